@@ -1,0 +1,74 @@
+# kevlard: `make` prints what there is to make.
+
+# One set of flags for build, vet and test: with any other, cgo compiles ggml
+# anew (two minutes). -U must be in both, or llamafile's GEMM, whose bits depend
+# on the batch size, comes back.
+ARCH := $(shell uname -m)
+ifeq ($(ARCH),x86_64)
+MARCH := -march=x86-64-v3
+else
+MARCH :=
+endif
+export CGO_CFLAGS   := -O3 $(MARCH) -UGGML_USE_LLAMAFILE -Wno-stringop-overflow
+export CGO_CXXFLAGS := $(CGO_CFLAGS)
+
+GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
+STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+LDFLAGS := -X main.commit=$(COMMIT)
+BIN     := bin/kevlard
+
+# Packages that reach ggml through cgo: never built with -race.
+ENGINE_PKGS := ./engine/... ./cmd/... ./e2e/...
+PURE_PKGS    = $(shell go list ./... | grep -vE '/(engine|cmd|e2e)(/|$$)') ./engine/sampler
+
+.PHONY: help
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+.PHONY: tools
+tools:
+	@scripts/check-tools.sh
+
+.PHONY: build
+build: tools ## bin/kevlard
+	@mkdir -p bin
+	go build -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/kevlard
+
+.PHONY: demo
+demo: build ## a story over 8 hosts; one of them is killed mid-sentence
+	$(BIN) demo
+
+.PHONY: test
+test: tools build ## all tests: pure packages with -race, the engine, real processes
+	go test -race -timeout 10m $(PURE_PKGS)
+	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 15m -p 1 $(ENGINE_PKGS)
+
+.PHONY: test-long
+test-long: tools build ## the tests that take an hour: saturation, long freezes, many kills
+	KEVLARD_BIN=$(CURDIR)/$(BIN) KEVLARD_E2E_LONG=1 go test -v -timeout 120m -p 1 ./e2e/...
+
+.PHONY: check
+check: tools ## formatting, vet, staticcheck, and a build without cgo
+	@out=$$($(GOFUMPT) -l .); if [ -n "$$out" ]; then echo "not gofumpt-clean:"; echo "$$out"; exit 1; fi
+	go vet ./...
+	$(STATICCHECK) ./...
+	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
+
+.PHONY: sim
+SEEDS ?= 10000
+sim: tools ## the simulator over SEEDS seeds (default 10000)
+	go test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 60m
+
+.PHONY: fuzz
+fuzz: tools ## every fuzz target for FUZZTIME (default 20s)
+	scripts/fuzz.sh $(or $(FUZZTIME),20s)
+
+.PHONY: bench
+bench: tools ## go benchmarks
+	go test -run '^$$' -bench . -benchtime 1s ./engine/... ./mesh/... ./scheduler/...
+
+.PHONY: clean
+clean: ## removes what make made
+	rm -rf bin

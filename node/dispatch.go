@@ -1,0 +1,230 @@
+package node
+
+import (
+	"fmt"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/scheduler"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/stage"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// received routes a control message to the stage or session it is for.
+func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Effect {
+	m.heard(now, ev.From)
+	switch msg := ev.Message.(type) {
+	case protocol.Ping:
+		if p := m.peers[ev.From]; p != nil {
+			p.load = msg.Sessions
+		}
+		return append(out, Send{ev.From, protocol.Pong{Seq: msg.Seq, Sessions: m.held()}})
+	case protocol.Pong:
+		m.pong(now, ev.From, msg)
+		return out
+	case protocol.Prepare:
+		return m.prepare(now, ev.From, ev.Boot, msg, out)
+	case protocol.Close:
+		for i, s := range m.stages {
+			if s.Key().Layers.Lo == msg.Lo {
+				out = m.fromStage(now, i, s.Close(now, msg, nil), out)
+			}
+		}
+		return out
+	case protocol.Probe:
+		return append(out, Send{ev.From, m.probe(msg)})
+	case protocol.Renew:
+		for _, s := range m.stages {
+			s.Renew(now, ev.From, msg.Sessions)
+		}
+		return out
+	case protocol.Prepared:
+		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Prepared(now, ev.From, msg, e)
+		})
+	case protocol.Step:
+		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Step(now, ev.From, msg, e)
+		})
+	case protocol.Probed:
+		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			s.Probed(ev.From, msg)
+			return e
+		})
+	case protocol.Lost:
+		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Lost(now, ev.From, msg, e)
+		})
+	case protocol.Refused:
+		return m.refused(now, ev.From, msg, out)
+	default:
+		panic(fmt.Sprintf("node: message of unknown type %T", msg))
+	}
+}
+
+func (m *Machine) prepare(now kevlard.Instant, from kevlard.NodeID, boot kevlard.BootID, p protocol.Prepare, out []Effect) []Effect {
+	refuse := func(why protocol.Refusal, detail string) []Effect {
+		return append(out, Send{from, protocol.Prepared{Session: p.Session, Fence: p.Fence, Lo: p.Stage.Layers.Lo, Refusal: why, Detail: detail}})
+	}
+	if boot != p.OwnerBoot {
+		return refuse(protocol.RefusedStale, "prepared for another boot of its owner")
+	}
+	for i, s := range m.stages {
+		if s.Key() == p.Stage {
+			link := p.Last || m.reach(p.Next)
+			return m.fromStage(now, i, s.Prepare(now, from, p, link, m.draining, nil), out)
+		}
+	}
+	return refuse(protocol.RefusedNoStage, fmt.Sprintf("no stage %v of model %s here", p.Stage.Layers, p.Stage.Model.Short()))
+}
+
+// refused goes to the session if it is owned here; a stage passes it on to the
+// owner when its neighbour did not know whom to tell.
+func (m *Machine) refused(now kevlard.Instant, from kevlard.NodeID, r protocol.Refused, out []Effect) []Effect {
+	if m.sessions[r.Session] != nil {
+		return m.withSession(now, r.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Refused(now, r, e)
+		})
+	}
+	for _, s := range m.stages {
+		if owner, ok := s.Owner(r.Session); ok && owner != from && owner != m.cfg.Self {
+			return append(out, Send{owner, r})
+		}
+	}
+	return out
+}
+
+func (m *Machine) probe(p protocol.Probe) protocol.Probed {
+	for _, s := range m.stages {
+		if s.Key().Layers.Lo == p.Lo {
+			if a := s.Probe(p); a.Known || a.Stalled {
+				return a
+			}
+		}
+	}
+	return protocol.Probed{Session: p.Session, Fence: p.Fence, Lo: p.Lo, Round: p.Round}
+}
+
+func (m *Machine) item(now kevlard.Instant, from kevlard.NodeID, it protocol.Item, out []Effect) []Effect {
+	at := -1
+	for i, s := range m.stages {
+		if s.Key().Layers.Lo != it.Lo {
+			continue
+		}
+		at = i
+		if _, ok := s.Owner(it.Session); ok {
+			break
+		}
+	}
+	if at < 0 {
+		return append(out, Send{from, protocol.Refused{Session: it.Session, Fence: it.Fence, Lo: it.Lo, Pos: it.Pos, Reason: protocol.RefusedNoStage}})
+	}
+	return m.fromStage(now, at, m.stages[at].Item(now, from, it, nil), out)
+}
+
+func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
+	for i, s := range m.stages {
+		switch ev := ev.(type) {
+		case EngineReady:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.EngineReady(now, ev.Run, ev.Class, ev.Cells, nil), out)
+			}
+		case EngineLoading:
+			if s.Key() == ev.Stage {
+				s.EngineLoading(ev.Run, ev.Progress)
+			}
+		case EngineExited:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.EngineExited(now, ev.Run, ev.Poisonous, ev.Reason, nil), out)
+			}
+		case BatchDone:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.BatchDone(now, ev.Run, ev.Batch, ev.Rows, ev.Tokens, nil), out)
+			}
+		}
+	}
+	return out
+}
+
+// fromStage carries the effects of stage i over.
+func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, out []Effect) []Effect {
+	key := m.stages[i].Key()
+	changed := false
+	for _, e := range effects {
+		switch e := e.(type) {
+		case stage.Reply:
+			out = append(out, Send{e.To, e.Message})
+		case stage.Forward:
+			out = append(out, SendFrame{e.To, e.Frame})
+		case stage.Run:
+			out = append(out, RunBatch{key, e.Engine, e.Batch})
+		case stage.Start:
+			out = append(out, StartEngine{key, e.Engine})
+		case stage.Kill:
+			out = append(out, KillEngine{key, e.Engine})
+		case stage.Changed:
+			changed = true
+		case stage.Note:
+			out = append(out, Report{Type: e.Type, Session: e.Session, Cause: e.Cause, Detail: e.Detail})
+		default:
+			panic(fmt.Sprintf("node: stage effect of unknown type %T", e))
+		}
+	}
+	if changed {
+		out = append(out, m.publish())
+	}
+	return out
+}
+
+// findRoute answers a session that wants a route.
+func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []session.Effect) []session.Effect {
+	model, known := m.view.Model(s.Model())
+	if !known {
+		return s.NoRoute(now, nil, out)
+	}
+	ask := scheduler.Ask{
+		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: s.Previous(), Load: m.load,
+		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && !s.Avoids(now, n) },
+		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
+	}
+	a := scheduler.Route(ask)
+	if a.Route == nil { // blame yields to need, reachability does not
+		ask.Usable = m.usable
+		ask.AvoidEdge = func(kevlard.NodeID, kevlard.NodeID) bool { return false }
+		forced := scheduler.Route(ask)
+		if forced.Route == nil {
+			return s.NoRoute(now, forced.Missing, out)
+		}
+		if !s.Desperate(now) {
+			return s.NoRoute(now, nil, out)
+		}
+		a = forced
+	}
+	return s.SetRoute(now, a.Route, a.Class, out)
+}
+
+// usable reports whether a node can be a hop now.
+func (m *Machine) usable(id kevlard.NodeID) bool {
+	n, ok := m.view.Node(id)
+	if !ok || n.State == topology.Dead || n.State == topology.Left || n.State == topology.Draining || !m.reach(id) {
+		return false
+	}
+	if id == m.cfg.Self {
+		return !m.draining
+	}
+	return n.Boot == m.peers[id].boot // the record is of the boot that is connected
+}
+
+// load is how many sessions a node holds: what it said last, or what is known to
+// have been sent there, whichever is more.
+func (m *Machine) load(n kevlard.NodeID) int {
+	if n == m.cfg.Self {
+		return m.held()
+	}
+	own := m.inUse()[n]
+	if p := m.peers[n]; p != nil {
+		return max(own, p.load)
+	}
+	return own
+}

@@ -1,0 +1,88 @@
+package node
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/stage"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Effect is something the shell must do. Effects are carried out in order and
+// without blocking.
+type Effect interface{ effect() }
+
+// Send queues a control message. To may be this node: the shell then feeds it
+// back as Received.
+type Send struct {
+	To      kevlard.NodeID
+	Message protocol.Message
+}
+
+// SendFrame queues a frame on the data connection. To may be this node.
+type SendFrame struct {
+	To    kevlard.NodeID
+	Frame protocol.Frame
+}
+
+// StartEngine starts the engine process of a stage; Run numbers its life.
+type StartEngine struct {
+	Stage kevlard.StageKey
+	Run   uint64
+}
+
+// KillEngine kills it; EngineExited follows.
+type KillEngine struct {
+	Stage kevlard.StageKey
+	Run   uint64
+}
+
+// RunBatch gives an engine one batch; BatchDone or EngineExited follows. At most
+// one batch is under way per engine.
+type RunBatch struct {
+	Stage kevlard.StageKey
+	Run   uint64
+	Batch stage.Batch
+}
+
+// Emit hands one generated token to the session's client.
+type Emit struct {
+	Session kevlard.SessionID
+	Index   int // of the generated token, from 0
+	Token   kevlard.Token
+}
+
+// Finish ends a session's stream. It is the last effect of the session.
+type Finish struct {
+	Session   kevlard.SessionID
+	Reason    string // stop, length, cancelled or error
+	Err       *kevlard.Failure
+	Failovers []kevlard.Failover
+}
+
+// Publish asks the shell to publish a new record of this node.
+type Publish struct {
+	Stages   []topology.Stage
+	Draining bool
+}
+
+// Report is an entry of the event log. Fields that do not apply are zero.
+type Report struct {
+	Type    string // failover, recovered, engine-exit, engine-ready, engine-stall, poison, silent, heard, ...
+	Session kevlard.SessionID
+	Node    kevlard.NodeID // the other node concerned
+	Cause   string
+	Detail  string
+	Took    time.Duration
+}
+
+func (Send) effect()        {}
+func (SendFrame) effect()   {}
+func (StartEngine) effect() {}
+func (KillEngine) effect()  {}
+func (RunBatch) effect()    {}
+func (Emit) effect()        {}
+func (Finish) effect()      {}
+func (Publish) effect()     {}
+func (Report) effect()      {}

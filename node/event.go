@@ -1,0 +1,114 @@
+package node
+
+import (
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Event is something that happened to this node. The shell reports it to
+// Machine.Step.
+type Event interface{ event() }
+
+// Wake reports that the machine's deadline has passed.
+type Wake struct{}
+
+// ViewChanged replaces the node's view of the ring, self included.
+type ViewChanged struct{ View topology.View }
+
+// PeerUp reports that a peer's control connections stand in both directions.
+type PeerUp struct {
+	Node kevlard.NodeID
+	Boot kevlard.BootID
+}
+
+// PeerDown reports that a connection to a peer broke (cause "reset", "keepalive").
+// The shell reports it at once: it is the fastest evidence of a killed host.
+type PeerDown struct {
+	Node  kevlard.NodeID
+	Cause string
+}
+
+// Received is one control message from a peer, or from this node itself.
+type Received struct {
+	From    kevlard.NodeID
+	Boot    kevlard.BootID
+	Message protocol.Message
+}
+
+// Arrived is one frame of work for this node's stages.
+type Arrived struct {
+	From  kevlard.NodeID
+	Boot  kevlard.BootID
+	Frame protocol.Frame
+}
+
+// SendFailed reports that a Send or SendFrame could not even be queued.
+type SendFailed struct{ Node kevlard.NodeID }
+
+// EngineReady reports that an engine has loaded its stage. Cells is the number
+// of KV positions granted to it.
+type EngineReady struct {
+	Stage kevlard.StageKey
+	Run   uint64 // from StartEngine
+	Class string
+	Cells int
+	Width int // bytes of one row of hidden state
+}
+
+// EngineLoading reports load progress in permille.
+type EngineLoading struct {
+	Stage    kevlard.StageKey
+	Run      uint64
+	Progress int
+}
+
+// EngineExited reports that an engine process is gone, or could not be started.
+type EngineExited struct {
+	Stage     kevlard.StageKey
+	Run       uint64
+	Poisonous bool   // ABRT, SEGV, BUS, FPE, ILL or an error exit: the batch may be at fault
+	Reason    string // for people: "signal: killed", last words on stderr
+}
+
+// BatchDone reports the result of RunBatch: Rows has one entry for each part (at
+// the last stage nil), Tokens one for each part that sampled, in order.
+type BatchDone struct {
+	Stage  kevlard.StageKey
+	Run    uint64
+	Batch  uint64
+	Rows   [][]byte
+	Tokens []kevlard.Token
+}
+
+// Submit hands a new session to this node, which becomes its owner. The shell
+// chose an id that is not in use and has checked the request against the model.
+type Submit struct {
+	Session kevlard.SessionID
+	Request Request
+}
+
+// Request is what a client asked for.
+type Request = session.Request
+
+// Cancel ends a session: its client is gone, or has what it wanted.
+type Cancel struct{ Session kevlard.SessionID }
+
+// Drain stops (or, with Undo, resumes) taking new sessions.
+type Drain struct{ Undo bool }
+
+func (Wake) event()          {}
+func (ViewChanged) event()   {}
+func (PeerUp) event()        {}
+func (PeerDown) event()      {}
+func (Received) event()      {}
+func (Arrived) event()       {}
+func (SendFailed) event()    {}
+func (EngineReady) event()   {}
+func (EngineLoading) event() {}
+func (EngineExited) event()  {}
+func (BatchDone) event()     {}
+func (Submit) event()        {}
+func (Cancel) event()        {}
+func (Drain) event()         {}

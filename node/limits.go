@@ -1,0 +1,65 @@
+package node
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/stage"
+)
+
+// Timing holds the node's own deadlines and those of its parts. Zero fields take
+// the default.
+type Timing struct {
+	Session session.Timing
+	Stage   stage.Timing
+	// Ping is the interval of signs of life asked of nodes that own sessions run
+	// through. Default 100 ms.
+	Ping time.Duration
+	// IdlePing is the same for all other connected peers; it carries their load.
+	// Default 1 s.
+	IdlePing time.Duration
+	// Silence is the least time without any byte from a node on a route before
+	// its sessions leave it. Slow links raise it to eight smoothed round trips
+	// plus four deviations. Default 400 ms.
+	Silence time.Duration
+	// LateJudge is how late this node's own timer may be before it doubts itself
+	// and not the others. Default 50 ms.
+	LateJudge time.Duration
+	// Renew is the interval of lease renewals. Default 3 s.
+	Renew time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&t.Ping, 100*time.Millisecond)
+	set(&t.IdlePing, time.Second)
+	set(&t.Silence, 400*time.Millisecond)
+	set(&t.LateJudge, 50*time.Millisecond)
+	set(&t.Renew, 3*time.Second)
+	return t
+}
+
+// Limits bounds what a node holds. Zero fields take the default.
+type Limits struct {
+	Stage stage.Limits
+	// Sessions is the most sessions owned here; more are refused with 429.
+	// Default 1024.
+	Sessions int
+	// Poisoned is how many requests that crashed engines are remembered. Default
+	// 256.
+	Poisoned int
+}
+
+func (l Limits) withDefaults() Limits {
+	if l.Sessions == 0 {
+		l.Sessions = 1024
+	}
+	if l.Poisoned == 0 {
+		l.Poisoned = 256
+	}
+	return l
+}

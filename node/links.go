@@ -1,0 +1,278 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// peer is what this node knows of another from its own links, which is faster
+// and narrower than what the ring says.
+type peer struct {
+	boot    kevlard.BootID
+	up      bool
+	silent  bool // on a route, connected, and not heard for too long
+	watched bool // on a route of a session owned here
+	heardAt kevlard.Instant
+	load    int // sessions held there, as it said last
+
+	pingSeq  uint64
+	pingSent kevlard.Instant
+	pingNext kevlard.Instant
+	rtt, dev time.Duration // smoothed round trip and mean deviation (RFC 6298)
+}
+
+// silence is how long the peer may be quiet.
+func (p *peer) silence(t Timing) time.Duration { return max(t.Silence, 8*(p.rtt+4*p.dev)) }
+
+// silentAt is when the peer counts as silent if nothing is heard.
+func (p *peer) silentAt(t Timing) kevlard.Instant {
+	if !p.up || !p.watched || p.silent {
+		return kevlard.Never
+	}
+	return p.heardAt.Add(p.silence(t))
+}
+
+// reach reports whether work can be sent to a node now.
+func (m *Machine) reach(n kevlard.NodeID) bool {
+	if n == m.cfg.Self {
+		return true
+	}
+	p := m.peers[n]
+	return p != nil && p.up && !p.silent
+}
+
+func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect {
+	p := m.peers[ev.Node]
+	if p == nil {
+		p = &peer{}
+		m.peers[ev.Node] = p
+	}
+	if p.up && p.boot != ev.Boot { // the old life ended unseen
+		out = m.peerDown(now, ev.Node, "reset", out)
+	}
+	*p = peer{boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
+	for i, s := range m.stages {
+		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, nil), out)
+	}
+	m.pingAt, m.rewatch = now, true
+	return m.hurry(now, out)
+}
+
+func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, out []Effect) []Effect {
+	if p := m.peers[n]; p != nil {
+		p.up, p.silent = false, false
+	}
+	out = m.evidence(now, n, cause, out)
+	return m.nextGone(now, n, out)
+}
+
+// nextGone warns the owners of sessions whose work goes on to a node that this
+// one can no longer reach.
+func (m *Machine) nextGone(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
+	for i, s := range m.stages {
+		out = m.fromStage(now, i, s.NextGone(n, nil), out)
+	}
+	return out
+}
+
+// evidence tells every session that runs through a node what was seen.
+func (m *Machine) evidence(now kevlard.Instant, n kevlard.NodeID, cause string, out []Effect) []Effect {
+	for _, id := range m.sortedSessions() {
+		if !m.sessions[id].Route().Uses(n) {
+			continue
+		}
+		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Evidence(now, n, cause, e)
+		})
+	}
+	return out
+}
+
+// heard notes a sign of life.
+func (m *Machine) heard(now kevlard.Instant, n kevlard.NodeID) {
+	if p := m.peers[n]; p != nil {
+		p.heardAt = now
+		p.silent = false
+	}
+}
+
+// links pings peers, finds the silent ones and renews leases.
+func (m *Machine) links(now kevlard.Instant, out []Effect) []Effect {
+	m.watch(now)
+	out = m.findSilent(now, out)
+	if now >= m.pingAt {
+		out = m.pings(now, out)
+	}
+	if now >= m.renewAt {
+		out = m.renew(out)
+		m.renewAt = now.Add(m.cfg.Timing.Renew)
+	}
+	return out
+}
+
+// watch marks the peers that sessions owned here run through. A peer that
+// becomes watched starts with a clean slate.
+func (m *Machine) watch(now kevlard.Instant) {
+	on := m.inUse()
+	if !m.rewatch {
+		return
+	}
+	m.rewatch = false
+	for n, p := range m.peers {
+		if on[n] > 0 && !p.watched {
+			p.heardAt = max(p.heardAt, now)
+			p.pingNext = now
+			m.pingAt = min(m.pingAt, now)
+		}
+		p.watched = on[n] > 0
+	}
+}
+
+// inUse counts the owned sessions that run through each node.
+func (m *Machine) inUse() map[kevlard.NodeID]int {
+	if m.rerouted {
+		m.rerouted = false
+		clear(m.used)
+		for _, s := range m.sessions {
+			for i, h := range s.Route() {
+				if !s.Route()[:i].Uses(h.Node) {
+					m.used[h.Node]++
+				}
+			}
+		}
+		m.rewatch = true
+	}
+	return m.used
+}
+
+func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
+	var quiet []kevlard.NodeID
+	watched := 0
+	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
+		p := m.peers[n]
+		if p.up && p.watched && !p.silent {
+			watched++
+			if now >= p.silentAt(m.cfg.Timing) {
+				quiet = append(quiet, n)
+			}
+		}
+	}
+	if len(quiet) == 0 {
+		return out
+	}
+	if watched >= 3 && len(quiet)*2 > watched { // more likely this node's own trouble
+		m.counters.SelfDoubt++
+		for _, n := range quiet {
+			m.peers[n].heardAt = now
+		}
+		return append(out, Report{Type: "self-doubt", Cause: "silence", Detail: "over half of the watched peers look silent"})
+	}
+	for _, n := range quiet {
+		p := m.peers[n]
+		out = append(out, Report{Type: "silent", Node: n, Cause: "silence", Took: now.Sub(p.heardAt)})
+		p.silent = true
+		out = m.evidence(now, n, "silence", out)
+	}
+	return out
+}
+
+func (m *Machine) pings(now kevlard.Instant, out []Effect) []Effect {
+	m.pingAt = kevlard.Never
+	held := m.held()
+	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
+		p := m.peers[n]
+		if !p.up {
+			continue
+		}
+		if now >= p.pingNext {
+			p.pingSeq++
+			p.pingSent = now
+			p.pingNext = now.Add(m.cfg.Timing.IdlePing)
+			if p.watched {
+				p.pingNext = now.Add(m.cfg.Timing.Ping)
+			}
+			out = append(out, Send{n, protocol.Ping{Seq: p.pingSeq, Sessions: held}})
+		}
+		m.pingAt = min(m.pingAt, p.pingNext)
+	}
+	return out
+}
+
+func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong) {
+	p := m.peers[n]
+	if p == nil {
+		return
+	}
+	p.load = pong.Sessions
+	if pong.Seq != p.pingSeq {
+		return // an older ping's answer: its sending time is gone
+	}
+	rtt := now.Sub(p.pingSent)
+	if p.rtt == 0 {
+		p.rtt, p.dev = rtt, rtt/2
+		return
+	}
+	p.dev += ((rtt - p.rtt).Abs() - p.dev) / 4
+	p.rtt += (rtt - p.rtt) / 8
+}
+
+// held is how many sessions the stages of this node hold.
+func (m *Machine) held() int {
+	n := 0
+	for _, s := range m.stages {
+		n += s.Sessions()
+	}
+	return n
+}
+
+// renew keeps the leases of all owned sessions at their stages.
+func (m *Machine) renew(out []Effect) []Effect {
+	at := map[kevlard.NodeID][]kevlard.SessionID{}
+	for _, id := range m.sortedSessions() {
+		seen := map[kevlard.NodeID]bool{}
+		for _, h := range m.sessions[id].Route() {
+			if !seen[h.Node] {
+				at[h.Node] = append(at[h.Node], id)
+				seen[h.Node] = true
+			}
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(at)) {
+		for ids := range slices.Chunk(at[n], protocol.MaxRenew) {
+			out = append(out, Send{n, protocol.Renew{Sessions: ids}})
+		}
+	}
+	return out
+}
+
+// viewChanged takes the ring's word on who is dead, left or back as another boot.
+func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect) []Effect {
+	m.view = v
+	known := map[kevlard.NodeID]bool{}
+	for _, n := range v.Nodes {
+		known[n.ID] = true
+		gone := n.State == topology.Dead || n.State == topology.Left
+		if gone {
+			out = m.evidence(now, n.ID, "dead", out)
+		}
+		boot := n.Boot
+		if gone {
+			boot = "" // no session of any boot survives its owner here
+		}
+		for i, s := range m.stages {
+			out = m.fromStage(now, i, s.OwnerGone(n.ID, boot, nil), out)
+		}
+	}
+	for n, p := range m.peers {
+		if !known[n] && !p.up {
+			delete(m.peers, n)
+		}
+	}
+	return m.hurry(now, out)
+}

@@ -1,0 +1,289 @@
+// Package node composes the pure parts into one node: the sessions it owns, the
+// stages it holds and what it knows of its peers. One typed event stream goes
+// in, effects come out; the daemon's shell and the simulator run the same code.
+package node
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/stage"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Config describes this node.
+type Config struct {
+	Self   kevlard.NodeID
+	Boot   kevlard.BootID
+	Stages []Assigned
+	Timing Timing
+	Limits Limits
+}
+
+// Assigned is one stage that this node is configured to hold.
+type Assigned struct {
+	Model  topology.Model
+	Layers kevlard.Layers
+	Width  int // bytes of one row of hidden state
+}
+
+// Machine is one node. Not safe for concurrent use.
+type Machine struct {
+	cfg      Config
+	view     topology.View
+	sessions map[kevlard.SessionID]*session.Machine
+	timers   timers
+	waiting  map[kevlard.SessionID]bool // sessions in Routing
+	stages   []*stage.Machine           // sorted by key
+	peers    map[kevlard.NodeID]*peer
+	pingAt   kevlard.Instant
+	renewAt  kevlard.Instant
+	used     map[kevlard.NodeID]int // owned sessions that run through each node
+	rerouted bool                   // used is out of date
+	rewatch  bool                   // peers' watched flags are out of date
+	draining bool
+	poisoned poisoned
+	counters Counters
+	late     bool
+}
+
+// New returns a node whose engines are to be started at once.
+func New(cfg Config) *Machine {
+	cfg.Timing, cfg.Limits = cfg.Timing.withDefaults(), cfg.Limits.withDefaults()
+	m := &Machine{
+		cfg: cfg, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
+		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
+		counters: Counters{Failovers: map[string]uint64{}},
+	}
+	for _, a := range cfg.Stages {
+		m.stages = append(m.stages, stage.New(stage.Config{
+			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
+			Width: a.Width, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
+		}))
+	}
+	slices.SortFunc(m.stages, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
+	return m
+}
+
+// Deadline reports when Step must be called with Wake if nothing else happens.
+func (m *Machine) Deadline() kevlard.Instant {
+	at := min(m.pingAt, m.renewAt, m.timers.next())
+	for _, s := range m.stages {
+		at = min(at, s.Deadline())
+	}
+	for _, p := range m.peers {
+		at = min(at, p.silentAt(m.cfg.Timing))
+	}
+	return at
+}
+
+// Step consumes ev and appends the resulting effects to out.
+func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
+	if due := m.Deadline(); due != kevlard.Never && now.Sub(due) > m.cfg.Timing.LateJudge && due != 0 {
+		m.forgive(now)
+	}
+	switch ev := ev.(type) {
+	case Wake:
+	case ViewChanged:
+		out = m.viewChanged(now, ev.View, out)
+	case PeerUp:
+		out = m.peerUp(now, ev, out)
+	case PeerDown:
+		out = m.peerDown(now, ev.Node, ev.Cause, out)
+	case SendFailed:
+		out = m.evidence(now, ev.Node, "reset", out)
+		out = m.nextGone(now, ev.Node, out)
+	case Received:
+		out = m.received(now, ev, out)
+	case Arrived:
+		m.heard(now, ev.From)
+		for _, it := range ev.Frame.Items {
+			out = m.item(now, ev.From, it, out)
+		}
+	case EngineReady, EngineLoading, EngineExited, BatchDone:
+		out = m.engine(now, ev, out)
+	case Submit:
+		out = m.submit(now, ev, out)
+	case Cancel:
+		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(e) })
+	case Drain:
+		m.draining = !ev.Undo
+		out = append(out, m.publish())
+	default:
+		panic(fmt.Sprintf("node: event of unknown type %T", ev))
+	}
+	return m.due(now, out)
+}
+
+// forgive restarts the deadlines that run against others, because this node was
+// itself away: what they sent may still be in its sockets.
+func (m *Machine) forgive(now kevlard.Instant) {
+	m.late = true
+	m.counters.LateJudge++
+	for _, p := range m.peers {
+		p.heardAt = now
+	}
+	for _, id := range m.sortedSessions() {
+		s := m.sessions[id]
+		s.Restart(now)
+		m.timers.set(id, s.Deadline())
+	}
+}
+
+// due acts on every deadline that has passed.
+func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
+	for i, s := range m.stages {
+		if m.late || now >= s.Deadline() {
+			out = m.fromStage(now, i, s.Wake(now, m.late, nil), out)
+		}
+	}
+	m.late = false
+	out = m.links(now, out)
+	for {
+		id, ok := m.timers.pop(now)
+		if !ok {
+			return out
+		}
+		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Wake(now, e) })
+	}
+}
+
+func (m *Machine) submit(now kevlard.Instant, ev Submit, out []Effect) []Effect {
+	refuse := func(code string, status int, why string) []Effect {
+		return append(out, Finish{Session: ev.Session, Reason: "error", Err: &kevlard.Failure{Code: code, Status: status, Message: why}})
+	}
+	switch {
+	case m.draining:
+		return refuse("draining", 503, "this node is draining and takes no new sessions; ask another node")
+	case len(m.sessions) >= m.cfg.Limits.Sessions:
+		return refuse("overloaded", 429, fmt.Sprintf("this node owns %d sessions, the most it takes; try again later", len(m.sessions)))
+	case m.sessions[ev.Session] != nil:
+		return refuse("session_busy", 409, "the session is running")
+	case m.poisoned.has(promptKey(ev.Request)):
+		return refuse("poisoned", 500, "this request crashed engines before; it is not tried again")
+	}
+	m.sessions[ev.Session] = session.New(ev.Session, m.cfg.Boot, ev.Request, m.cfg.Timing.Session, now)
+	m.counters.PromptTokens += uint64(len(ev.Request.Prompt))
+	return m.withSession(now, ev.Session, out, func(_ *session.Machine, e []session.Effect) []session.Effect { return e })
+}
+
+// withSession runs f on a session, gives it a route if it now wants one, carries
+// its effects over and keeps its timer.
+func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []Effect, f func(*session.Machine, []session.Effect) []session.Effect) []Effect {
+	s := m.sessions[id]
+	if s == nil {
+		return out
+	}
+	fenced, fence := s.Fenced(), s.Fence()
+	effects := f(s, nil)
+	for s.WantsRoute(now) {
+		effects = m.findRoute(now, s, effects)
+	}
+	m.counters.Fenced += s.Fenced() - fenced
+	if s.Fence() != fence || s.Route() == nil || s.State() == session.Done {
+		m.rerouted = true
+	}
+	for _, e := range effects {
+		out = m.fromSession(s, e, out)
+	}
+	if s.State() == session.Done {
+		delete(m.sessions, id)
+		delete(m.waiting, id)
+		m.timers.set(id, kevlard.Never)
+		return out
+	}
+	if s.State() == session.Routing {
+		m.waiting[id] = true
+	} else {
+		delete(m.waiting, id)
+	}
+	m.timers.set(id, s.Deadline())
+	return out
+}
+
+func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect) []Effect {
+	switch e := e.(type) {
+	case session.Send:
+		return append(out, Send{e.To, e.Message})
+	case session.SendFrame:
+		return append(out, SendFrame{e.To, e.Frame})
+	case session.Emit:
+		m.counters.GeneratedTokens++
+		return append(out, Emit{s.ID(), e.Index, e.Token})
+	case session.Finish:
+		if e.Err != nil && e.Err.Code == "poisoned" {
+			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))
+		}
+		return append(out, Finish{s.ID(), e.Reason, e.Err, s.Failovers()})
+	case session.Note:
+		if e.Type == "failover" {
+			m.counters.Failovers[e.Cause]++
+		}
+		return append(out, Report{Type: e.Type, Session: s.ID(), Node: e.Node, Cause: e.Cause, Detail: e.Detail, Took: e.Took})
+	default:
+		panic(fmt.Sprintf("node: session effect of unknown type %T", e))
+	}
+}
+
+// hurry makes every session that waits for a route try again.
+func (m *Machine) hurry(now kevlard.Instant, out []Effect) []Effect {
+	for _, id := range slices.Sorted(maps.Keys(m.waiting)) {
+		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			s.Hurry(now)
+			return e
+		})
+	}
+	return out
+}
+
+func (m *Machine) sortedSessions() []kevlard.SessionID {
+	return slices.SortedFunc(maps.Keys(m.sessions), cmp.Compare[kevlard.SessionID])
+}
+
+// publish describes this node for its record.
+func (m *Machine) publish() Effect {
+	p := Publish{Draining: m.draining}
+	for _, s := range m.stages {
+		p.Stages = append(p.Stages, s.Advertise())
+	}
+	return p
+}
+
+// poisoned remembers requests that crashed engines; the oldest is forgotten
+// first.
+type poisoned struct {
+	keys []kevlard.Digest
+	most int
+}
+
+func newPoisoned(most int) poisoned { return poisoned{most: most} }
+
+func (p *poisoned) has(k kevlard.Digest) bool { return slices.Contains(p.keys, k) }
+
+func (p *poisoned) add(k kevlard.Digest) {
+	if p.has(k) {
+		return
+	}
+	if len(p.keys) >= p.most {
+		p.keys = slices.Delete(p.keys, 0, 1)
+	}
+	p.keys = append(p.keys, k)
+}
+
+// promptKey names a request by what the engine sees of it first.
+func promptKey(r session.Request) kevlard.Digest {
+	h := sha256.New()
+	h.Write(r.Model[:])
+	for _, t := range r.Prompt {
+		var b [4]byte
+		binary.LittleEndian.PutUint32(b[:], uint32(t))
+		h.Write(b[:])
+	}
+	return kevlard.Digest(h.Sum(nil))
+}

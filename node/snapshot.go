@@ -1,0 +1,114 @@
+package node
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Counters only grow.
+type Counters struct {
+	Fenced          uint64            // stale items, answers and results dropped, here as owner and as stage
+	Refused         uint64            // prepares and items refused
+	Batches, Rows   uint64            // computed by the stages here
+	Failovers       map[string]uint64 // by cause, of sessions owned here
+	PromptTokens    uint64
+	GeneratedTokens uint64
+	LateJudge       uint64 // times this node doubted its own timers
+	SelfDoubt       uint64 // times over half of its peers looked silent
+}
+
+// SessionInfo describes a session owned here.
+type SessionInfo struct {
+	ID        kevlard.SessionID
+	Model     kevlard.Digest
+	Fence     kevlard.Fence
+	Tokens    int
+	State     string // queued, prefill, decode, recovering
+	Route     kevlard.Route
+	Failovers int
+	LastGap   time.Duration
+}
+
+// StageInfo describes a stage held here.
+type StageInfo struct {
+	topology.Stage
+	Sessions   int
+	FreeCells  int
+	QueuedRows int
+}
+
+// PeerInfo describes a link of this node.
+type PeerInfo struct {
+	Node   kevlard.NodeID
+	Up     bool
+	Silent bool
+	RTT    time.Duration
+	Load   int
+}
+
+// Snapshot is a copy of what the node knows, safe to read anywhere.
+type Snapshot struct {
+	View     topology.View
+	Draining bool
+	Sessions []SessionInfo // by id
+	Stages   []StageInfo   // by key
+	Peers    []PeerInfo    // by name
+	Counters Counters
+}
+
+// Snapshot copies the node's state.
+func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
+	s := Snapshot{View: m.view, Draining: m.draining, Counters: m.counters}
+	s.Counters.Failovers = maps.Clone(m.counters.Failovers)
+	for _, id := range m.sortedSessions() {
+		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
+	}
+	for _, st := range m.stages {
+		c := st.Counters()
+		s.Counters.Fenced += c.Fenced
+		s.Counters.Refused += c.Refused
+		s.Counters.Batches += c.Batches
+		s.Counters.Rows += c.Rows
+		s.Stages = append(s.Stages, StageInfo{st.Advertise(), st.Sessions(), st.FreeCells(), st.QueuedRows()})
+	}
+	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
+		p := m.peers[n]
+		s.Peers = append(s.Peers, PeerInfo{n, p.up, p.silent, p.rtt, p.load})
+	}
+	return s
+}
+
+func describe(s *session.Machine) SessionInfo {
+	info := SessionInfo{
+		ID: s.ID(), Model: s.Model(), Fence: s.Fence(), Tokens: s.Len(), State: string(s.State()),
+		Route: slices.Clone(s.Previous()), Failovers: len(s.Failovers()),
+	}
+	if f := s.Failovers(); len(f) > 0 {
+		info.LastGap = f[len(f)-1].Gap()
+	}
+	switch {
+	case s.Recovering():
+		info.State = "recovering"
+	case s.State() == session.Preparing:
+		info.State = "queued"
+	}
+	return info
+}
+
+// Servable reports whether a model has a complete route over nodes that this one
+// can use now, and the layers that are missing if not.
+func (m *Machine) Servable(model topology.Model) (bool, []kevlard.Layers) {
+	var ranges []kevlard.Layers
+	for _, c := range m.view.Candidates(model.ID) {
+		if m.usable(c.Node) {
+			ranges = append(ranges, c.Layers)
+		}
+	}
+	missing := topology.Uncovered(ranges, model.Layers)
+	return len(missing) == 0, missing
+}

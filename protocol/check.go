@@ -1,0 +1,93 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/kevlard/kevlard"
+)
+
+// checkID refuses ids that are empty or longer than MaxID.
+func checkID[S ~string](what string, s S) error {
+	if s == "" || len(s) > MaxID {
+		return fmt.Errorf("%s of %d bytes, want 1 to %d", what, len(s), MaxID)
+	}
+	return nil
+}
+
+func checkRange(what string, v, lo, hi int) error {
+	if v < lo || v > hi {
+		return fmt.Errorf("%s is %d, want %d to %d", what, v, lo, hi)
+	}
+	return nil
+}
+
+func checkSession(id kevlard.SessionID, f kevlard.Fence, lo int) error {
+	err := errors.Join(checkID("session", id), checkRange("lo", lo, 0, math.MaxInt32))
+	if f.Epoch == 0 || f.Term == 0 {
+		err = errors.Join(err, fmt.Errorf("fence is %v, both parts count from 1", f))
+	}
+	return err
+}
+
+func (m Prepare) check() error {
+	l := m.Stage.Layers
+	err := errors.Join(checkSession(m.Session, m.Fence, l.Lo), checkID("owner boot", m.OwnerBoot),
+		checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("positions", m.Positions, len(m.Tokens), MaxTokens),
+		checkRange("credit", m.Credit, 1, MaxItemTokens*16), checkRange("hi", l.Hi, l.Lo+1, math.MaxInt32))
+	if m.Last != (m.Next == "") {
+		err = errors.Join(err, errors.New("last stage and next stage exclude each other"))
+	}
+	if len(m.Next) > MaxID {
+		err = errors.Join(err, fmt.Errorf("next node of %d bytes, want at most %d", len(m.Next), MaxID))
+	}
+	t := m.Sampling.Temperature
+	if !(t >= 0 && t <= 100) { // also refuses NaN
+		err = errors.Join(err, fmt.Errorf("temperature is %v, want 0 to 100", t))
+	}
+	return err
+}
+
+func (m Prepared) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkRange("have", m.Have, 0, MaxTokens))
+}
+
+func (m Close) check() error { return checkSession(m.Session, m.Fence, m.Lo) }
+
+func (m Refused) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkRange("pos", m.Pos, 0, MaxTokens))
+}
+
+func (m Step) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens))
+}
+
+func (m Probe) check() error { return checkSession(m.Session, m.Fence, m.Lo) }
+
+func (m Probed) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkRange("received", m.Received, 0, MaxTokens), checkRange("done", m.Done, 0, MaxTokens))
+}
+
+func (m Ping) check() error { return checkRange("sessions", m.Sessions, 0, math.MaxInt32) }
+
+func (m Pong) check() error { return checkRange("sessions", m.Sessions, 0, math.MaxInt32) }
+
+func (m Lost) check() error { return checkSession(m.Session, m.Fence, m.Lo) }
+
+func (m Renew) check() error {
+	err := checkRange("sessions", len(m.Sessions), 1, MaxRenew)
+	for _, id := range m.Sessions {
+		err = errors.Join(err, checkID("session", id))
+	}
+	return err
+}
+
+func (it Item) check() error {
+	err := errors.Join(checkSession(it.Session, it.Fence, it.Lo), checkRange("tokens", len(it.Tokens), 1, MaxItemTokens),
+		checkRange("pos", it.Pos, 0, MaxTokens), checkRange("width", it.Width, 0, MaxWidth))
+	if (it.Lo == 0) != (it.Width == 0) {
+		err = errors.Join(err, fmt.Errorf("rows %d bytes wide for a stage that starts at layer %d", it.Width, it.Lo))
+	}
+	return err
+}

@@ -1,0 +1,24 @@
+package protocol
+
+// The bounds of what is accepted from a peer. What is over a bound is refused as
+// a whole; the connection goes on.
+const (
+	// MaxBody is the most rows a frame carries, in bytes. Senders cut frames here.
+	MaxBody = 256 << 10
+	// MaxHeader is the most a frame's header takes, in bytes.
+	MaxHeader = 64 << 10
+	// MaxItems is the most items of a frame.
+	MaxItems = 512
+	// MaxItemTokens is the most positions of one item.
+	MaxItemTokens = 4096
+	// MaxMessage is the largest control message: a Prepare with MaxTokens tokens.
+	MaxMessage = 1 << 20
+	// MaxTokens is the longest session that a Prepare can carry.
+	MaxTokens = 200_000
+	// MaxWidth is the widest row in bytes (dimension 16384 in float32).
+	MaxWidth = 64 << 10
+	// MaxRenew is the most sessions in one Renew; more are sent in several.
+	MaxRenew = 512
+	// MaxID is the longest session, node or boot id in bytes.
+	MaxID = 128
+)

@@ -1,0 +1,176 @@
+// Package protocol is what nodes say to each other: the messages of the control
+// connections, the frames of the data connections, their byte format and their
+// limits. It decides nothing.
+//
+// # Control messages
+//
+// One message is one byte of kind followed by the CBOR encoding (RFC 8949) of
+// the struct of that kind, a map with small integer keys. A receiver ignores
+// keys it does not know, so fields can be added; a field is never reused. An
+// unknown kind is an error that the receiver counts and drops.
+//
+// # Frames
+//
+// A frame is a header, the CBOR encoding of Frame, and a body: the rows of its
+// items one after the other, each row Dim little-endian float32 values. Items
+// for a first stage have no rows, only token ids.
+//
+// # Order and loss
+//
+// Messages of one class between two nodes keep their order; a broken connection
+// loses what was under way. Every message that acts on a session carries the
+// fence (epoch, term) of its sender, and receivers drop what is older than they
+// have seen, so duplicates and latecomers are harmless.
+package protocol
+
+import "github.com/kevlard/kevlard"
+
+// Message is one control message.
+type Message interface{ kind() kind }
+
+type kind byte
+
+// The kinds on the wire. Never renumber.
+const (
+	kindPrepare kind = iota + 1
+	kindPrepared
+	kindClose
+	kindRefused
+	kindStep
+	kindProbe
+	kindProbed
+	kindPing
+	kindPong
+	kindLost
+	kindRenew
+)
+
+// Prepare asks a stage to fence all older terms of a session, to reserve room
+// for it, and to say how many of its leading positions it already holds. It is
+// idempotent per fence. Only Prepare creates state at a stage.
+type Prepare struct {
+	Session   kevlard.SessionID `cbor:"1,keyasint"`
+	Fence     kevlard.Fence     `cbor:"2,keyasint"`
+	OwnerBoot kevlard.BootID    `cbor:"3,keyasint"` // the sender is the owner
+	Stage     kevlard.StageKey  `cbor:"4,keyasint"`
+	Next      kevlard.NodeID    `cbor:"5,keyasint,omitempty"` // empty at the last stage
+	Last      bool              `cbor:"6,keyasint,omitempty"`
+	Tokens    []kevlard.Token   `cbor:"7,keyasint"` // all tokens known so far, prompt first
+	Positions int               `cbor:"8,keyasint"` // the most the session can ever hold
+	Sampling  kevlard.Sampling  `cbor:"9,keyasint"`
+	Solo      bool              `cbor:"10,keyasint,omitempty"` // run in a batch of its own (poison rule)
+	Recovery  bool              `cbor:"11,keyasint,omitempty"` // replays go before new prefills
+	Credit    int               `cbor:"12,keyasint"`           // rows the owner may have under way at once
+}
+
+// Prepared answers Prepare.
+type Prepared struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`           // start of the stage's layers
+	Have    int               `cbor:"4,keyasint"`           // leading positions held under equal tokens
+	Refusal Refusal           `cbor:"5,keyasint,omitempty"` // empty: prepared
+	Detail  string            `cbor:"6,keyasint,omitempty"`
+}
+
+// Refusal says why a stage refused a Prepare or an item.
+type Refusal string
+
+// The refusals. Stale ones answer an old owner; the others make the owner choose
+// again.
+const (
+	RefusedStale    Refusal = "stale"    // a newer fence, or another owner boot for this epoch
+	RefusedNoStage  Refusal = "no-stage" // no such stage here, or its engine is not ready
+	RefusedCapacity Refusal = "capacity" // no room for the session
+	RefusedUnknown  Refusal = "unknown"  // an item of a session that was never prepared here
+	RefusedGap      Refusal = "gap"      // an item that does not continue what is held
+	RefusedCredit   Refusal = "credit"   // more rows under way than Prepare asked for
+	RefusedLink     Refusal = "link"     // no connection to the next stage
+	RefusedDraining Refusal = "draining"
+)
+
+// Refused tells the owner that an item was not taken.
+type Refused struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+	Pos     kevlard.Pos       `cbor:"4,keyasint"`
+	Reason  Refusal           `cbor:"5,keyasint"`
+}
+
+// Close ends a session at a stage: queued work is dropped, memory freed, a
+// tombstone kept.
+type Close struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+}
+
+// Step tells the owner that the last stage has finished the positions before
+// Next, and, when Sampled, the token it chose for position Next.
+type Step struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Next    kevlard.Pos       `cbor:"3,keyasint"`
+	Sampled bool              `cbor:"4,keyasint,omitempty"`
+	Token   kevlard.Token     `cbor:"5,keyasint,omitempty"`
+}
+
+// Probe asks a stage how far it is with a session.
+type Probe struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+	Round   uint64            `cbor:"4,keyasint"`
+}
+
+// Probed answers Probe.
+type Probed struct {
+	Session  kevlard.SessionID `cbor:"1,keyasint"`
+	Fence    kevlard.Fence     `cbor:"2,keyasint"`
+	Lo       int               `cbor:"3,keyasint"`
+	Round    uint64            `cbor:"4,keyasint"`
+	Known    bool              `cbor:"5,keyasint,omitempty"` // the session is prepared here at this fence
+	Received kevlard.Pos       `cbor:"6,keyasint"`           // positions before it have arrived
+	Done     kevlard.Pos       `cbor:"7,keyasint"`           // positions before it were computed and sent on
+	Stalled  bool              `cbor:"8,keyasint,omitempty"` // the engine is overdue
+}
+
+// Ping measures a link and carries the sender's load. Any byte from a node
+// counts as a sign of life; pings make sure there are some.
+type Ping struct {
+	Seq      uint64 `cbor:"1,keyasint"`
+	Sessions int    `cbor:"2,keyasint"` // sessions held by the sender's stages
+}
+
+// Pong answers Ping with the answerer's load.
+type Pong struct {
+	Seq      uint64 `cbor:"1,keyasint"`
+	Sessions int    `cbor:"2,keyasint"`
+}
+
+// Lost tells an owner that a stage can no longer work on a session.
+type Lost struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+	Cause   string            `cbor:"4,keyasint"`           // engine-exit, engine-stall, lease, drain
+	Suspect bool              `cbor:"5,keyasint,omitempty"` // it was in the batch that killed the engine
+}
+
+// Renew keeps the leases of sessions that have no work under way.
+type Renew struct {
+	Sessions []kevlard.SessionID `cbor:"1,keyasint"`
+}
+
+func (Prepare) kind() kind  { return kindPrepare }
+func (Prepared) kind() kind { return kindPrepared }
+func (Close) kind() kind    { return kindClose }
+func (Refused) kind() kind  { return kindRefused }
+func (Step) kind() kind     { return kindStep }
+func (Probe) kind() kind    { return kindProbe }
+func (Probed) kind() kind   { return kindProbed }
+func (Ping) kind() kind     { return kindPing }
+func (Pong) kind() kind     { return kindPong }
+func (Lost) kind() kind     { return kindLost }
+func (Renew) kind() kind    { return kindRenew }

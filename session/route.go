@@ -1,0 +1,185 @@
+package session
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+)
+
+// edge is a link between two nodes in the direction of the work.
+type edge struct{ from, to kevlard.NodeID }
+
+// avoidance remembers who was blamed, and until when.
+type avoidance struct {
+	nodes map[kevlard.NodeID]kevlard.Instant
+	edges map[edge]kevlard.Instant
+}
+
+func (a *avoidance) node(n kevlard.NodeID, until kevlard.Instant) {
+	if a.nodes == nil {
+		a.nodes = map[kevlard.NodeID]kevlard.Instant{}
+	}
+	a.nodes[n] = until
+}
+
+func (a *avoidance) edge(e edge, until kevlard.Instant) {
+	if a.edges == nil {
+		a.edges = map[edge]kevlard.Instant{}
+	}
+	a.edges[e] = until
+}
+
+// WantsRoute reports whether the session waits for SetRoute or NoRoute at now.
+func (m *Machine) WantsRoute(now kevlard.Instant) bool {
+	return m.state == Routing && now >= m.deadline
+}
+
+// Hurry makes a waiting session want a route at once: the view has changed.
+func (m *Machine) Hurry(now kevlard.Instant) {
+	if m.state == Routing {
+		m.deadline = min(m.deadline, now)
+	}
+}
+
+// Avoids reports whether a node was blamed lately.
+func (m *Machine) Avoids(now kevlard.Instant, n kevlard.NodeID) bool { return now < m.avoid.nodes[n] }
+
+// AvoidsEdge reports whether the link from one node to the next was blamed lately.
+func (m *Machine) AvoidsEdge(now kevlard.Instant, from, to kevlard.NodeID) bool {
+	return now < m.avoid.edges[edge{from, to}]
+}
+
+// Class returns the numerics class that every further route must have; "" while
+// nothing was generated, so that any will do.
+func (m *Machine) Class() string {
+	if m.Generated() == 0 {
+		return ""
+	}
+	return m.class
+}
+
+// Previous returns the route used last, for a chooser that prefers to stay.
+func (m *Machine) Previous() kevlard.Route {
+	if m.route != nil {
+		return m.route
+	}
+	return m.old
+}
+
+// SetRoute raises the term and prepares every stage of r at once.
+func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, out []Effect) []Effect {
+	m.fence.Term++
+	out = m.closeHops(m.old, r, out)
+	m.route, m.old, m.class = r, nil, class
+	m.have = make([]int, len(r))
+	m.started = false
+	for i, h := range r {
+		m.have[i] = -1
+		p := protocol.Prepare{
+			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
+			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.positions(),
+			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
+		}
+		if !p.Last {
+			p.Next = r[i+1].Node
+		}
+		out = append(out, Send{h.Node, p})
+	}
+	m.state, m.deadline = Preparing, now.Add(m.timing.Prepare)
+	return out
+}
+
+// NoRoute says that no route exists now; missing names the layers that nobody
+// serves. The session waits until its deadline.
+func (m *Machine) NoRoute(now kevlard.Instant, missing []kevlard.Layers, out []Effect) []Effect {
+	if now < m.giveUp {
+		m.deadline = min(now.Add(m.timing.Retry), m.giveUp)
+		return out
+	}
+	why := "every route is blamed or full"
+	if len(missing) > 0 {
+		names := make([]string, len(missing))
+		for i, l := range missing {
+			names[i] = l.String()
+		}
+		why = "no live node serves layers " + strings.Join(names, ", ")
+	}
+	return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: fmt.Sprintf("no route for the model: %s", why)}, out)
+}
+
+// Prepared takes a stage's answer.
+func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.Prepared, out []Effect) []Effect {
+	i := m.hop(from, p.Lo)
+	if m.state != Preparing || p.Fence != m.fence || i < 0 {
+		m.fenced++
+		return out
+	}
+	if p.Refusal != "" {
+		out = append(out, Note{Type: "refused", Node: from, Cause: string(p.Refusal), Detail: p.Detail})
+		return m.reroute(now, "refused", from, m.timing.Retry, out)
+	}
+	m.have[i] = min(p.Have, len(m.tokens))
+	start := len(m.tokens) - 1 // the last known token is always recomputed
+	for _, h := range m.have {
+		if h < 0 {
+			return out
+		}
+		start = min(start, h)
+	}
+	m.prepared = now
+	m.sent, m.acked, m.lastAck = start, start, now
+	m.state = Prefill
+	m.watch(now)
+	return m.pump(out)
+}
+
+// hop finds the index of a stage on the route, -1 if it is not there.
+func (m *Machine) hop(n kevlard.NodeID, lo int) int {
+	for i, h := range m.route {
+		if h.Node == n && h.Layers.Lo == lo {
+			return i
+		}
+	}
+	return -1
+}
+
+// reroute leaves the present route. node, if given, is not chosen again for the
+// time of avoid while there is another.
+func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID, avoid time.Duration, out []Effect) []Effect {
+	if node != "" {
+		m.avoid.node(node, now.Add(avoid))
+	}
+	running := m.state == Prefill || m.state == Decode
+	if running && m.pending == nil {
+		m.pending = &kevlard.Failover{AtToken: m.Generated(), Cause: cause, Node: node, Detect: now.Sub(m.lastToken)}
+		m.evidence = now
+		out = append(out, Note{Type: "failover", Node: node, Cause: cause, Detail: fmt.Sprintf("at token %d, term %d", m.Generated(), m.fence.Term)})
+	}
+	if m.state != Routing {
+		m.giveUp = now.Add(m.timing.QueueDeadline)
+		if m.Generated() > 0 {
+			m.giveUp = now.Add(m.timing.RecoverDeadline)
+		}
+	}
+	if m.route != nil {
+		m.old, m.route = m.route, nil
+	}
+	m.state, m.deadline = Routing, now
+	if cause == "refused" { // do not spin on a mesh that refuses
+		m.deadline = now.Add(m.timing.Retry / 10)
+	}
+	return out
+}
+
+// Desperate reports whether the session should rather try a blamed node than
+// wait: an eighth of its time for finding a route has passed.
+func (m *Machine) Desperate(now kevlard.Instant) bool {
+	whole := m.timing.QueueDeadline
+	if m.Generated() > 0 {
+		whole = m.timing.RecoverDeadline
+	}
+	return m.giveUp.Sub(now) < whole-whole/8
+}

@@ -1,0 +1,220 @@
+// Package session is the owner's side of one session: it drives steps over a
+// route, judges who is to blame when they stop, and re-routes. It is pure:
+// methods take the time and what happened, and append effects.
+//
+//	           SetRoute            all prepared            sampled
+//	Routing ─────────────▶ Preparing ───────────▶ Prefill ─────────▶ Decode
+//	   ▲                       │                     │                 │
+//	   └──── evidence, refusal, time-out ────────────┴─────────────────┘
+//	   │
+//	   └─ no route until the deadline, poison ─▶ Done ◀─ stop, length, cancel
+//
+// Every re-route raises the term. The new stages (and the surviving ones) say
+// what they hold under the session's tokens; the session starts at the least of
+// it and replays the rest, so the text goes on exactly where it stopped.
+package session
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+)
+
+// State is where a session is in its life.
+type State string
+
+// The states of a session.
+const (
+	Routing   State = "queued"    // wants a route
+	Preparing State = "preparing" // stages are reserving room
+	Prefill   State = "prefill"   // known tokens are being computed
+	Decode    State = "decode"    // one token at a time
+	Done      State = "done"
+)
+
+// Request is what a client asked for.
+type Request struct {
+	Model     kevlard.Digest
+	Prompt    []kevlard.Token // not empty
+	MaxTokens int             // at least 1; prompt and answer fit the model's context
+	Sampling  kevlard.Sampling
+	EOG       []kevlard.Token // tokens that end the generation; they are not emitted
+	IgnoreEOG bool
+	MinTokens int // an EOG before this many tokens does not end the generation
+}
+
+// Effect is what a session asks of the node around it.
+type Effect interface{ effect() }
+
+// Send sends a control message.
+type Send struct {
+	To      kevlard.NodeID
+	Message protocol.Message
+}
+
+// SendFrame sends work to the first stage.
+type SendFrame struct {
+	To    kevlard.NodeID
+	Frame protocol.Frame
+}
+
+// Emit hands a generated token to the client.
+type Emit struct {
+	Index int
+	Token kevlard.Token
+}
+
+// Finish is a session's last effect.
+type Finish struct {
+	Reason string // stop, length, cancelled, error
+	Err    *kevlard.Failure
+}
+
+// Note is for the event log.
+type Note struct {
+	Type   string
+	Node   kevlard.NodeID
+	Cause  string
+	Detail string
+	Took   time.Duration
+}
+
+func (Send) effect()      {}
+func (SendFrame) effect() {}
+func (Emit) effect()      {}
+func (Finish) effect()    {}
+func (Note) effect()      {}
+
+// Machine is one session at its owner. Not safe for concurrent use.
+type Machine struct {
+	id     kevlard.SessionID
+	boot   kevlard.BootID // of the owner
+	req    Request
+	timing Timing
+
+	state  State
+	fence  kevlard.Fence
+	tokens []kevlard.Token // prompt, then what was generated
+
+	route kevlard.Route
+	class string // numerics class of the route
+	have  []int  // per hop, -1 until its prepare is answered
+	old   kevlard.Route
+
+	sent, acked kevlard.Pos
+	started     bool // the first item of this term was sent
+	deadline    kevlard.Instant
+	giveUp      kevlard.Instant // while Routing: when to fail
+	submitted   kevlard.Instant
+	lastToken   kevlard.Instant // or submission
+	lastAck     kevlard.Instant
+	pace        time.Duration // smoothed time from one acknowledgement to the next
+
+	probe  probing
+	avoid  avoidance
+	budget int // re-routes for missing progress that may still be made
+
+	solo    bool // replay in a batch alone: it may have killed an engine
+	strikes int  // engines it may have killed
+
+	pending   *kevlard.Failover // the failover under way
+	evidence  kevlard.Instant   // when its evidence came
+	prepared  kevlard.Instant
+	failovers []kevlard.Failover
+	fenced    uint64
+}
+
+// New returns a session that wants a route.
+func New(id kevlard.SessionID, boot kevlard.BootID, req Request, timing Timing, now kevlard.Instant) *Machine {
+	timing = timing.withDefaults()
+	return &Machine{
+		id: id, boot: boot, req: req, timing: timing,
+		state: Routing, fence: kevlard.Fence{Epoch: 1},
+		tokens:   append(make([]kevlard.Token, 0, len(req.Prompt)+req.MaxTokens), req.Prompt...),
+		deadline: now, giveUp: now.Add(timing.QueueDeadline),
+		submitted: now, lastToken: now, lastAck: now, pace: timing.ProgressFloor / 16,
+		budget: timing.ProgressBudget,
+	}
+}
+
+// ID returns the session's id.
+func (m *Machine) ID() kevlard.SessionID { return m.id }
+
+// State returns where the session is in its life.
+func (m *Machine) State() State { return m.state }
+
+// Recovering reports whether a failover is under way.
+func (m *Machine) Recovering() bool { return m.pending != nil }
+
+// Fence returns the session's epoch and term.
+func (m *Machine) Fence() kevlard.Fence { return m.fence }
+
+// Route returns the route in use; nil while there is none.
+func (m *Machine) Route() kevlard.Route { return m.route }
+
+// Model returns the model's id.
+func (m *Machine) Model() kevlard.Digest { return m.req.Model }
+
+// Prompt returns the request's prompt.
+func (m *Machine) Prompt() []kevlard.Token { return m.req.Prompt }
+
+// Len returns the number of tokens, prompt included.
+func (m *Machine) Len() int { return len(m.tokens) }
+
+// Generated returns the number of generated tokens.
+func (m *Machine) Generated() int { return len(m.tokens) - len(m.req.Prompt) }
+
+// Failovers lists the failovers that ended.
+func (m *Machine) Failovers() []kevlard.Failover { return m.failovers }
+
+// Fenced counts the stale answers that were dropped.
+func (m *Machine) Fenced() uint64 { return m.fenced }
+
+// Deadline returns when Wake must be called.
+func (m *Machine) Deadline() kevlard.Instant {
+	if m.state == Done {
+		return kevlard.Never
+	}
+	return m.deadline
+}
+
+// positions is the most the session can ever hold. The last token is sampled but
+// never computed, except when a later turn continues from it.
+func (m *Machine) positions() int { return len(m.req.Prompt) + m.req.MaxTokens }
+
+// Cancel ends the session for its client.
+func (m *Machine) Cancel(out []Effect) []Effect {
+	if m.state == Done {
+		return out
+	}
+	return m.finish("cancelled", nil, out)
+}
+
+func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect { return m.finish("error", f, out) }
+
+func (m *Machine) finish(reason string, f *kevlard.Failure, out []Effect) []Effect {
+	out = m.closeHops(m.route, nil, out)
+	out = m.closeHops(m.old, m.route, out)
+	m.state, m.deadline = Done, kevlard.Never
+	return append(out, Finish{reason, f})
+}
+
+// closeHops closes the session at every hop of r that is not in keep.
+func (m *Machine) closeHops(r, keep kevlard.Route, out []Effect) []Effect {
+	for _, h := range r {
+		if !contains(keep, h) {
+			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo}})
+		}
+	}
+	return out
+}
+
+func contains(r kevlard.Route, h kevlard.Hop) bool {
+	for _, o := range r {
+		if o == h {
+			return true
+		}
+	}
+	return false
+}

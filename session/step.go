@@ -1,0 +1,97 @@
+package session
+
+import (
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+)
+
+// pump sends known tokens as far as the window allows.
+func (m *Machine) pump(out []Effect) []Effect {
+	n := len(m.tokens)
+	for m.sent < n && m.sent-m.acked < m.timing.Window {
+		end := min(n, m.sent+m.timing.Chunk, m.acked+m.timing.Window)
+		it := protocol.Item{
+			Session: m.id, Fence: m.fence, Pos: m.sent, Tokens: m.tokens[m.sent:end:end],
+			Start: !m.started, Sample: end == n,
+		}
+		m.started, m.sent = true, end
+		out = append(out, SendFrame{m.route[0].Node, protocol.Frame{Items: []protocol.Item{it}}})
+	}
+	return out
+}
+
+// Step takes the last stage's acknowledgement, and its token if it sampled one.
+func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step, out []Effect) []Effect {
+	running := m.state == Prefill || m.state == Decode
+	if !running || s.Fence != m.fence || from != m.route[len(m.route)-1].Node || s.Next <= m.acked || s.Next > m.sent {
+		m.fenced++
+		return out
+	}
+	took := now.Sub(m.lastAck)
+	m.pace += (took - m.pace) / 8
+	m.acked, m.lastAck = s.Next, now
+	m.watch(now)
+	if !s.Sampled {
+		return m.pump(out)
+	}
+	if s.Next != len(m.tokens) {
+		m.fenced++
+		return out
+	}
+	out = m.recovered(now, out)
+	m.lastToken = now
+	if !m.req.IgnoreEOG && m.Generated() >= m.req.MinTokens && slices.Contains(m.req.EOG, s.Token) {
+		return m.finish("stop", nil, out)
+	}
+	m.tokens = append(m.tokens, s.Token)
+	m.state = Decode
+	if m.Generated()%m.timing.ProgressEarn == 0 {
+		m.budget = min(m.budget+1, m.timing.ProgressBudget)
+	}
+	out = append(out, Emit{m.Generated() - 1, s.Token})
+	if m.Generated() >= m.req.MaxTokens {
+		return m.finish("length", nil, out)
+	}
+	return m.pump(out)
+}
+
+// recovered closes the failover under way, if there is one.
+func (m *Machine) recovered(now kevlard.Instant, out []Effect) []Effect {
+	m.solo = false // the replay went well: it was not this session
+	if m.pending == nil {
+		return out
+	}
+	f := *m.pending
+	f.Reroute, f.Restore = m.prepared.Sub(m.evidence), now.Sub(m.prepared)
+	m.pending = nil
+	if len(m.failovers) < maxFailovers {
+		m.failovers = append(m.failovers, f)
+	}
+	return append(out, Note{Type: "recovered", Node: f.Node, Cause: f.Cause, Took: f.Gap()})
+}
+
+// maxFailovers bounds the list that goes to the client; further ones are only
+// counted and logged.
+const maxFailovers = 64
+
+// watch sets the deadline for the next acknowledgement.
+func (m *Machine) watch(now kevlard.Instant) {
+	m.probe = probing{}
+	m.deadline = now.Add(max(m.timing.ProgressFloor, 8*m.pace))
+}
+
+// Restart forgives the time that passed: the judge itself was late.
+func (m *Machine) Restart(now kevlard.Instant) {
+	switch m.state {
+	case Prefill, Decode:
+		m.watch(now)
+	case Preparing:
+		m.deadline = max(m.deadline, now.Add(m.timing.Prepare))
+	}
+}
+
+// Paused reports how long the client has waited since the last token.
+func (m *Machine) Paused(now kevlard.Instant) time.Duration { return now.Sub(m.lastToken) }

@@ -1,0 +1,66 @@
+package stage
+
+import "time"
+
+// Timing holds the stage's deadlines. Zero fields take the default.
+type Timing struct {
+	// Lease is how long a session stays without work, renewal or prepare. Default 10 s.
+	Lease time.Duration
+	// Stall is how long a batch may run, at least, before the engine counts as
+	// stalled; slow engines get ten times their predicted time. Too small blames a
+	// busy machine, too large delays recovery from a frozen engine. Default 600 ms.
+	Stall time.Duration
+	// StallKill is how long a stalled engine may stay silent before it is killed
+	// and started anew. Default 10 s.
+	StallKill time.Duration
+	// Batch is the predicted time that a batch is filled up to. Default 20 ms.
+	Batch time.Duration
+	// RestartMin and RestartMax bound the back-off of engine restarts. Defaults
+	// 100 ms and 30 s.
+	RestartMin, RestartMax time.Duration
+	// Calm is how long an engine must run for its earlier exits to be forgotten.
+	// Default 60 s.
+	Calm time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	set := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	set(&t.Lease, 10*time.Second)
+	set(&t.Stall, 600*time.Millisecond)
+	set(&t.StallKill, 10*time.Second)
+	set(&t.Batch, 20*time.Millisecond)
+	set(&t.RestartMin, 100*time.Millisecond)
+	set(&t.RestartMax, 30*time.Second)
+	set(&t.Calm, 60*time.Second)
+	return t
+}
+
+// Limits bounds what a stage holds. Zero fields take the default.
+type Limits struct {
+	// Sessions is the most sessions with room here; the next prepare is refused
+	// for capacity. Default 256.
+	Sessions int
+	// BatchRows and BatchParts bound a batch; the rest waits for the next one.
+	// Defaults 512 and 64.
+	BatchRows, BatchParts int
+	// Tombstones is how many closed sessions are remembered, oldest forgotten
+	// first. Default 4096.
+	Tombstones int
+}
+
+func (l Limits) withDefaults() Limits {
+	set := func(n *int, v int) {
+		if *n == 0 {
+			*n = v
+		}
+	}
+	set(&l.Sessions, 256)
+	set(&l.BatchRows, 512)
+	set(&l.BatchParts, 64)
+	set(&l.Tombstones, 4096)
+	return l
+}

@@ -1,0 +1,304 @@
+// Package stage is the stage's side of the protocol: it fences, reserves room,
+// forms batches for one engine and sends what they yield to the next stage. It
+// is pure: methods take the time and what happened, and append effects.
+//
+// # The engine's life
+//
+//	          Start                EngineReady
+//	cold ─────────────▶ loading ─────────────────▶ ready ◀──┐ late result
+//	 ▲ back-off            │                       │  │     │
+//	 └─────────────────────┴──────── exit ─────────┘  └─▶ stalled ─▶ Kill
+//
+// A stage owns which KV cells belong to which session; the engine only sees
+// cell numbers. Every session reserves all the cells it can ever need when it is
+// prepared, so nothing is refused for room later.
+//
+// # Barriers
+//
+// A prepare for a session whose rows are in the running batch waits until that
+// batch has ended, and cells of a closed session are freed only then: nothing
+// ever writes into reused memory.
+package stage
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Config describes one stage.
+type Config struct {
+	Key    kevlard.StageKey
+	Last   bool // computes the head and samples
+	Width  int  // bytes of one row of hidden state
+	Timing Timing
+	Limits Limits
+}
+
+// Machine is one stage on one node. Not safe for concurrent use.
+type Machine struct {
+	cfg Config
+
+	state     topology.StageState
+	engine    uint64 // number of the current or last engine
+	progress  int
+	reason    string
+	class     string
+	failures  int             // exits in a row without a calm run between
+	readyAt   kevlard.Instant // when the engine became ready
+	restartAt kevlard.Instant // Never unless cold
+
+	cells *extents
+	slots map[kevlard.SessionID]*slot
+	tombs tombstones
+	fast  []work // decodes and replays
+	slow  []work // prefill chunks
+	batch *running
+	pace  pace
+
+	counters Counters
+}
+
+// Counters only grow.
+type Counters struct {
+	Fenced  uint64 // items, prepares and results dropped as stale
+	Refused uint64
+	Batches uint64
+	Rows    uint64
+}
+
+// slot is one session at this stage.
+type slot struct {
+	id        kevlard.SessionID
+	fence     kevlard.Fence
+	owner     kevlard.NodeID
+	ownerBoot kevlard.BootID
+	next      kevlard.NodeID
+	sampling  kevlard.Sampling
+	solo      bool
+	recovery  bool
+	credit    int
+	started   bool
+
+	cells   span
+	tokens  []kevlard.Token // ids of the positions that arrived
+	held    int             // positions [0,held) are in the cells
+	queued  int             // rows waiting or running
+	lease   kevlard.Instant
+	parked  *parkedPrepare
+	inBatch bool
+	closed  bool // gone, but its cells are still being written
+}
+
+type parkedPrepare struct {
+	from kevlard.NodeID
+	msg  protocol.Prepare
+	link bool
+}
+
+type work struct {
+	slot *slot
+	item protocol.Item
+}
+
+// running is the batch that the engine works on.
+type running struct {
+	id      uint64
+	work    []work
+	rows    int
+	started kevlard.Instant
+	overdue kevlard.Instant // when to call it stalled
+}
+
+// New returns a stage whose engine is to be started at once.
+func New(cfg Config) *Machine {
+	cfg.Timing, cfg.Limits = cfg.Timing.withDefaults(), cfg.Limits.withDefaults()
+	return &Machine{
+		cfg: cfg, state: topology.Cold, cells: newExtents(0), restartAt: 0,
+		slots: map[kevlard.SessionID]*slot{}, tombs: newTombstones(cfg.Limits.Tombstones), pace: newPace(),
+	}
+}
+
+// Key returns the stage's name.
+func (m *Machine) Key() kevlard.StageKey { return m.cfg.Key }
+
+// Advertise returns what the node's record says of the stage.
+func (m *Machine) Advertise() topology.Stage {
+	return topology.Stage{Key: m.cfg.Key, State: m.state, Class: m.class, Progress: m.progress, Reason: m.reason, Cells: m.cells.total}
+}
+
+// Counters returns a copy of the counters.
+func (m *Machine) Counters() Counters { return m.counters }
+
+// Sessions returns how many sessions hold room here.
+func (m *Machine) Sessions() int { return len(m.slots) }
+
+// FreeCells returns how many KV positions are not granted.
+func (m *Machine) FreeCells() int { return m.cells.available() }
+
+// QueuedRows returns the rows that wait for a batch.
+func (m *Machine) QueuedRows() int {
+	n := 0
+	for _, q := range [][]work{m.fast, m.slow} {
+		for _, w := range q {
+			n += len(w.item.Tokens)
+		}
+	}
+	return n
+}
+
+// Deadline returns when Wake must be called.
+func (m *Machine) Deadline() kevlard.Instant {
+	at := m.restartAt
+	if m.state != topology.Cold {
+		at = kevlard.Never
+	}
+	if m.batch != nil {
+		at = min(at, m.batch.overdue)
+	}
+	for _, s := range m.slots {
+		at = min(at, s.lease)
+	}
+	return at
+}
+
+// Wake acts on what is due. late says that the caller's own timer fired late, so
+// that nobody else can be blamed for silence yet.
+func (m *Machine) Wake(now kevlard.Instant, late bool, out []Effect) []Effect {
+	if late {
+		m.grace(now)
+	}
+	if m.state == topology.Cold && now >= m.restartAt {
+		m.engine++
+		m.state, m.progress, m.restartAt = topology.Loading, 0, kevlard.Never
+		out = append(out, Start{m.engine}, Changed{})
+	}
+	if m.batch != nil && now >= m.batch.overdue {
+		out = m.overdue(now, out)
+	}
+	for _, s := range m.sorted() {
+		if now >= s.lease {
+			out = append(out, Note{Type: "lease-expired", Session: s.id, Cause: "lease"})
+			out = append(out, Reply{s.owner, m.lost(s, "lease", false)})
+			m.drop(s)
+		}
+	}
+	return out
+}
+
+// grace restarts the deadlines that run against others.
+func (m *Machine) grace(now kevlard.Instant) {
+	if m.batch != nil && m.state != topology.Stalled {
+		m.batch.overdue = max(m.batch.overdue, now.Add(m.cfg.Timing.Stall))
+	}
+	for _, s := range m.slots {
+		s.lease = max(s.lease, now.Add(m.cfg.Timing.Lease))
+	}
+}
+
+// OwnerGone drops the sessions of an owner that the ring calls dead, or that
+// came back as another boot.
+func (m *Machine) OwnerGone(owner kevlard.NodeID, boot kevlard.BootID, out []Effect) []Effect {
+	for _, s := range m.sorted() {
+		if s.owner == owner && s.ownerBoot != boot {
+			out = append(out, Note{Type: "owner-gone", Session: s.id, Cause: "dead"})
+			m.drop(s)
+		}
+	}
+	return out
+}
+
+// NextGone tells the owners whose sessions go on to a node that the link to it
+// broke. It is a hint: the owner probes before it blames the edge.
+func (m *Machine) NextGone(next kevlard.NodeID, out []Effect) []Effect {
+	for _, s := range m.sorted() {
+		if s.next == next {
+			out = append(out, Reply{s.owner, protocol.Refused{Session: s.id, Fence: s.fence, Lo: m.cfg.Key.Layers.Hi, Pos: s.held, Reason: protocol.RefusedLink}})
+		}
+	}
+	return out
+}
+
+// Owner returns who owns a session that has room here.
+func (m *Machine) Owner(id kevlard.SessionID) (kevlard.NodeID, bool) {
+	s, ok := m.slots[id]
+	if !ok {
+		return "", false
+	}
+	return s.owner, true
+}
+
+// Renew extends the leases of sessions.
+func (m *Machine) Renew(now kevlard.Instant, from kevlard.NodeID, ids []kevlard.SessionID) {
+	for _, id := range ids {
+		if s := m.slots[id]; s != nil && s.owner == from {
+			s.lease = now.Add(m.cfg.Timing.Lease)
+		}
+	}
+}
+
+// Probe answers how far the stage is with a session.
+func (m *Machine) Probe(p protocol.Probe) protocol.Probed {
+	a := protocol.Probed{Session: p.Session, Fence: p.Fence, Lo: p.Lo, Round: p.Round, Stalled: m.state == topology.Stalled}
+	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && s.parked == nil {
+		a.Known, a.Received, a.Done = true, len(s.tokens), s.held
+	}
+	return a
+}
+
+// Close ends a session here.
+func (m *Machine) Close(now kevlard.Instant, c protocol.Close, out []Effect) []Effect {
+	s := m.slots[c.Session]
+	if s != nil && c.Fence.Compare(s.fence) < 0 {
+		m.counters.Fenced++
+		return out
+	}
+	m.tombs.add(c.Session, c.Fence)
+	if s != nil {
+		m.drop(s)
+	}
+	return m.schedule(now, out)
+}
+
+// drop forgets a session; its cells follow when no batch writes them any more.
+func (m *Machine) drop(s *slot) {
+	delete(m.slots, s.id)
+	m.unqueue(s)
+	s.closed = true
+	m.tombs.add(s.id, s.fence)
+	if !s.inBatch {
+		m.cells.release(s.cells)
+		s.cells = span{}
+	}
+}
+
+// unqueue removes what a session has waiting and returns how many items that was.
+func (m *Machine) unqueue(s *slot) int {
+	n := len(m.fast) + len(m.slow)
+	mine := func(w work) bool { return w.slot == s }
+	m.fast = slices.DeleteFunc(m.fast, mine)
+	m.slow = slices.DeleteFunc(m.slow, mine)
+	s.queued = 0
+	return n - len(m.fast) - len(m.slow)
+}
+
+func (m *Machine) lost(s *slot, cause string, suspect bool) protocol.Lost {
+	return protocol.Lost{Session: s.id, Fence: s.fence, Lo: m.cfg.Key.Layers.Lo, Cause: cause, Suspect: suspect}
+}
+
+// sorted returns the slots in the order of their ids: effects must not depend on
+// map order.
+func (m *Machine) sorted() []*slot {
+	return slices.SortedFunc(maps.Values(m.slots), func(a, b *slot) int { return cmp.Compare(a.id, b.id) })
+}
+
+// describe names the engine's trouble for the record.
+func describe(what, detail string, again time.Duration) string {
+	return fmt.Sprintf("%s: %s; next try in %v", what, detail, again)
+}

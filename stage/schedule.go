@@ -1,0 +1,182 @@
+package stage
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// schedule gives an idle engine its next batch.
+func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
+	if m.state != topology.Ready || m.batch != nil || len(m.fast)+len(m.slow) == 0 {
+		return out
+	}
+	b := &running{id: m.counters.Batches + 1, started: now}
+	rows := min(m.cfg.Limits.BatchRows, m.pace.rows(m.cfg.Timing.Batch))
+	// Decodes and replays come first, but never starve prefills: with both
+	// waiting, a quarter of the batch is left to the prefills.
+	first := rows
+	if len(m.slow) > 0 {
+		first = max(1, rows*3/4)
+	}
+	m.fast = m.take(b, m.fast, first)
+	if !b.solo() {
+		m.slow = m.take(b, m.slow, max(1, rows-b.rows))
+	}
+	m.counters.Batches++
+	m.counters.Rows += uint64(b.rows)
+	predicted := m.pace.predict(b.rows)
+	b.overdue = now.Add(max(m.cfg.Timing.Stall, 10*predicted))
+	m.batch = b
+	return append(out, Run{m.engine, m.describeBatch(b)})
+}
+
+// solo reports whether the batch is taken by a session that must run alone.
+func (b *running) solo() bool { return len(b.work) > 0 && b.work[0].slot.solo }
+
+// take moves up to rows rows from a queue into the batch and returns what stays.
+// A session has at most one part in a batch, and a solo session has it to itself.
+func (m *Machine) take(b *running, queue []work, rows int) []work {
+	stay := make([]work, 0, len(queue))
+	for _, w := range queue {
+		full := rows <= 0 || len(b.work) >= m.cfg.Limits.BatchParts || b.solo()
+		if full || w.slot.inBatch || w.slot.solo && len(b.work) > 0 {
+			stay = append(stay, w)
+			continue
+		}
+		if n := len(w.item.Tokens); n > rows {
+			head, tail := w.item.Split(rows)
+			stay = append(stay, work{w.slot, tail})
+			w.item = head
+		}
+		w.slot.inBatch = true
+		b.work = append(b.work, w)
+		b.rows += len(w.item.Tokens)
+		rows -= len(w.item.Tokens)
+	}
+	return stay
+}
+
+func (m *Machine) describeBatch(b *running) Batch {
+	batch := Batch{ID: b.id, Parts: make([]Part, len(b.work))}
+	for i, w := range b.work {
+		p := Part{Cell: w.slot.cells.cell, Pos: w.item.Pos, Tokens: w.item.Tokens, Rows: w.item.Rows}
+		if m.cfg.Last && w.item.Sample {
+			p.Sample, p.Sampling, p.History = true, w.slot.sampling, w.slot.tokens[:w.item.End():w.item.End()]
+		}
+		batch.Parts[i] = p
+	}
+	return batch
+}
+
+// BatchDone takes the engine's result: rows for the next stage, or at the last
+// stage one token for each part that sampled.
+func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byte, tokens []kevlard.Token, out []Effect) []Effect {
+	b := m.batch
+	if engine != m.engine || b == nil || b.id != id {
+		m.counters.Fenced++
+		return out
+	}
+	m.batch = nil
+	if m.state == topology.Stalled {
+		m.state, m.reason = topology.Ready, ""
+		out = append(out, Changed{}, Note{Type: "engine-awake", Detail: "a late result came; it is not used"})
+	} else {
+		m.pace.learn(b.rows, now.Sub(b.started))
+	}
+	ahead := map[kevlard.NodeID][]protocol.Item{}
+	var order []kevlard.NodeID // of first appearance: the batch's own order
+	for i, w := range b.work {
+		s := w.slot
+		s.inBatch = false
+		var token kevlard.Token
+		if m.cfg.Last && w.item.Sample {
+			token, tokens = tokens[0], tokens[1:]
+		}
+		if s.closed {
+			m.counters.Fenced++
+			m.cells.release(s.cells)
+			s.cells = span{}
+			continue
+		}
+		s.held = w.item.End()
+		s.queued -= len(w.item.Tokens)
+		s.lease = now.Add(m.cfg.Timing.Lease)
+		if s.parked != nil {
+			m.counters.Fenced++
+			continue
+		}
+		if m.cfg.Last {
+			out = append(out, Reply{s.owner, protocol.Step{Session: s.id, Fence: s.fence, Next: s.held, Sampled: w.item.Sample, Token: token}})
+			continue
+		}
+		it := w.item
+		it.Lo, it.Width, it.Rows = m.cfg.Key.Layers.Hi, m.cfg.Width, rows[i]
+		if _, ok := ahead[s.next]; !ok {
+			order = append(order, s.next)
+		}
+		ahead[s.next] = append(ahead[s.next], it)
+	}
+	for _, to := range order {
+		for _, f := range frames(ahead[to]) {
+			out = append(out, Forward{to, f})
+		}
+	}
+	for _, w := range b.work {
+		if p := w.slot.parked; p != nil && !w.slot.closed {
+			w.slot.parked = nil
+			out = m.Prepare(now, p.from, p.msg, p.link, false, out)
+		}
+	}
+	return m.schedule(now, out)
+}
+
+// frames cuts items into frames of at most protocol.MaxBody bytes of rows.
+func frames(items []protocol.Item) []protocol.Frame {
+	var out []protocol.Frame
+	var f protocol.Frame
+	room := protocol.MaxBody
+	for _, it := range items {
+		for {
+			if fit := room / it.Width; fit >= len(it.Tokens) && len(f.Items) < protocol.MaxItems/2 {
+				f.Items = append(f.Items, it)
+				room -= len(it.Rows)
+				break
+			} else if fit > 0 && fit < len(it.Tokens) && len(f.Items) < protocol.MaxItems/2 {
+				var head protocol.Item
+				head, it = it.Split(fit)
+				f.Items = append(f.Items, head)
+			}
+			out = append(out, f)
+			f, room = protocol.Frame{}, protocol.MaxBody
+		}
+	}
+	if len(f.Items) > 0 {
+		out = append(out, f)
+	}
+	return out
+}
+
+// pace predicts how long a batch takes: a fixed part and a part for each row,
+// both learned from the batches that ran.
+type pace struct{ fixed, row time.Duration }
+
+// newPace starts low, so that the first batches are full and teach quickly.
+func newPace() pace { return pace{fixed: 500 * time.Microsecond, row: 50 * time.Microsecond} }
+
+func (p pace) predict(rows int) time.Duration { return p.fixed + time.Duration(rows)*p.row }
+
+// rows returns how many rows are predicted to take d, at least 1.
+func (p pace) rows(d time.Duration) int { return max(1, int((d-p.fixed)/p.row)) }
+
+// learn moves the estimate an eighth of the way to what was seen: small batches
+// teach the fixed part, larger ones the rows.
+func (p *pace) learn(rows int, took time.Duration) {
+	if rows <= 4 {
+		p.fixed += (max(took-time.Duration(rows)*p.row, 0) - p.fixed) / 8
+		return
+	}
+	p.row += (max((took-p.fixed)/time.Duration(rows), time.Microsecond) - p.row) / 8
+}

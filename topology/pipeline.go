@@ -1,0 +1,121 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+)
+
+// Pipeline is a chain of stages that covers all layers of a model, for display:
+// sessions are routed over any mixture of stages that fit together.
+type Pipeline struct {
+	ID     string
+	Stages []PipelineStage
+}
+
+// PipelineStage is one stage of a pipeline. Shared says that an earlier pipeline
+// uses the same stage, because its own holder is missing.
+type PipelineStage struct {
+	Layers kevlard.Layers
+	Node   kevlard.NodeID
+	State  StageState
+	Shared bool
+}
+
+// Shortage is a range of layers with fewer ready holders than wanted.
+type Shortage struct {
+	Layers      kevlard.Layers
+	Ready, Want int
+}
+
+// Layout is one model's pipelines and shortages in a view.
+type Layout struct {
+	Model     Model
+	Pipelines []Pipeline
+	Shortages []Shortage
+	Missing   []kevlard.Layers // layers that nobody serves now
+}
+
+// Layout groups the stages of a model, of any state on nodes that have not left,
+// into pipelines: the k-th pipeline takes the k-th holder of each range.
+func (v View) Layout(m Model) Layout {
+	l := Layout{Model: m}
+	holders := map[kevlard.Layers][]PipelineStage{}
+	for _, n := range v.Nodes {
+		if n.State == Left {
+			continue
+		}
+		for _, s := range n.Stages {
+			if s.Key.Model != m.ID {
+				continue
+			}
+			state := s.State
+			if n.State == Dead {
+				state = Cold
+			}
+			holders[s.Key.Layers] = append(holders[s.Key.Layers], PipelineStage{Layers: s.Key.Layers, Node: n.ID, State: state})
+		}
+	}
+	ranges := make([]kevlard.Layers, 0, len(holders))
+	width := 0
+	for r, h := range holders {
+		ranges = append(ranges, r)
+		width = max(width, len(h))
+	}
+	slices.SortFunc(ranges, kevlard.Layers.Compare)
+	var ready []kevlard.Layers
+	for _, r := range ranges {
+		n := 0
+		for _, h := range holders[r] {
+			if h.State == Ready {
+				n++
+			}
+		}
+		if n > 0 {
+			ready = append(ready, r)
+		}
+		if n < width {
+			l.Shortages = append(l.Shortages, Shortage{r, n, width})
+		}
+	}
+	l.Missing = Uncovered(ready, m.Layers)
+	for k := range width {
+		p := Pipeline{ID: fmt.Sprintf("p%d", k)}
+		for at := 0; at < m.Layers; {
+			i := slices.IndexFunc(ranges, func(r kevlard.Layers) bool { return r.Lo == at })
+			if i < 0 {
+				break
+			}
+			h := holders[ranges[i]]
+			s := h[k%len(h)]
+			s.Shared = k >= len(h)
+			p.Stages = append(p.Stages, s)
+			at = ranges[i].Hi
+		}
+		l.Pipelines = append(l.Pipelines, p)
+	}
+	return l
+}
+
+// Uncovered returns the parts of [0,n) that no range covers.
+func Uncovered(ranges []kevlard.Layers, n int) []kevlard.Layers {
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b kevlard.Layers) int { return cmp.Compare(a.Lo, b.Lo) })
+	var out []kevlard.Layers
+	at := 0
+	for _, r := range sorted {
+		if r.Lo > at {
+			out = append(out, kevlard.Layers{Lo: at, Hi: min(r.Lo, n)})
+		}
+		at = max(at, r.Hi)
+		if at >= n {
+			return out
+		}
+	}
+	if at < n {
+		out = append(out, kevlard.Layers{Lo: at, Hi: n})
+	}
+	return out
+}

@@ -1,0 +1,130 @@
+// Package topology turns a view of the ring into pipelines and candidate stages.
+// It is pure: a view goes in, values come out, and two nodes with equal views
+// compute equal results. Assignment is static for now: nodes advertise the
+// stages that their configuration gives them.
+package topology
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+)
+
+// State is what the ring thinks of a node.
+type State string
+
+// The states of a node. Only alive nodes are routed to.
+const (
+	Alive    State = "alive"
+	Suspect  State = "suspect"
+	Dead     State = "dead"
+	Left     State = "left"
+	Draining State = "draining"
+)
+
+// StageState is how far a node is with a stage of its own.
+type StageState string
+
+// The states of a stage.
+const (
+	Cold    StageState = "cold"    // assigned, engine not running (also while restarts back off)
+	Loading StageState = "loading" // weights are being read
+	Ready   StageState = "ready"
+	Stalled StageState = "stalled" // the engine is overdue; not routed to
+)
+
+// Model is what nodes say of a model they hold stages of.
+type Model struct {
+	ID      kevlard.Digest `cbor:"1,keyasint"`
+	Name    string         `cbor:"2,keyasint"`
+	Layers  int            `cbor:"3,keyasint"`
+	Context int            `cbor:"4,keyasint"` // the most positions of a session
+	Vocab   int            `cbor:"5,keyasint"`
+}
+
+// Stage is one stage resident on a node, as advertised in its record.
+type Stage struct {
+	Key      kevlard.StageKey `cbor:"1,keyasint"`
+	State    StageState       `cbor:"2,keyasint"`
+	Class    string           `cbor:"3,keyasint,omitempty"` // numerics class, once ready
+	Progress int              `cbor:"4,keyasint,omitempty"` // of loading, in permille
+	Reason   string           `cbor:"5,keyasint,omitempty"` // why it is not ready
+	Cells    int              `cbor:"6,keyasint,omitempty"` // KV positions the engine can hold
+}
+
+// Node is one member as the view's owner sees it. Its record (Models, Stages)
+// may be older than its State.
+type Node struct {
+	ID     kevlard.NodeID
+	Boot   kevlard.BootID
+	Role   string // host or gateway
+	State  State
+	Models []Model
+	Stages []Stage
+}
+
+// View is one node's immutable snapshot of the ring, sorted by node ID. Views of
+// two nodes are never assumed equal.
+type View struct{ Nodes []Node }
+
+// Node returns the node with the given ID.
+func (v View) Node(id kevlard.NodeID) (Node, bool) {
+	i, ok := slices.BinarySearchFunc(v.Nodes, id, func(n Node, id kevlard.NodeID) int { return cmp.Compare(n.ID, id) })
+	if !ok {
+		return Node{}, false
+	}
+	return v.Nodes[i], true
+}
+
+// Model finds a model by its ID among all nodes.
+func (v View) Model(id kevlard.Digest) (Model, bool) {
+	for _, n := range v.Nodes {
+		for _, m := range n.Models {
+			if m.ID == id {
+				return m, true
+			}
+		}
+	}
+	return Model{}, false
+}
+
+// Models lists every model that some node holds, by name and ID.
+func (v View) Models() []Model {
+	var out []Model
+	for _, n := range v.Nodes {
+		out = append(out, n.Models...)
+	}
+	slices.SortFunc(out, func(a, b Model) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	return slices.CompactFunc(out, func(a, b Model) bool { return a.ID == b.ID })
+}
+
+// Candidate is a stage that could be a hop of a route.
+type Candidate struct {
+	Node   kevlard.NodeID
+	Boot   kevlard.BootID
+	Layers kevlard.Layers
+	Class  string
+}
+
+// Candidates lists the ready stages of a model on live nodes, in the order of
+// layers, then node ID.
+func (v View) Candidates(model kevlard.Digest) []Candidate {
+	var out []Candidate
+	for _, n := range v.Nodes {
+		if n.State != Alive && n.State != Suspect {
+			continue
+		}
+		for _, s := range n.Stages {
+			if s.Key.Model == model && s.State == Ready {
+				out = append(out, Candidate{n.ID, n.Boot, s.Key.Layers, s.Class})
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Candidate) int {
+		return cmp.Or(a.Layers.Compare(b.Layers), cmp.Compare(a.Node, b.Node))
+	})
+	return out
+}

@@ -1,0 +1,195 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/kevlard/kevlard/daemon/report"
+)
+
+// ErrNoDaemon says that nothing answers on the control socket.
+var ErrNoDaemon = errors.New("no daemon answers")
+
+// Client speaks to the daemon of this machine through its control socket. Its
+// methods fail with ErrNoDaemon where there is none, and with *Error where it
+// refused.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient returns a client of the daemon at the given socket. It does not
+// connect yet.
+func NewClient(path string) *Client {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", path)
+	}
+	return &Client{path: path, http: &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}}
+}
+
+// Members returns the ring as the daemon sees it.
+func (c *Client) Members(ctx context.Context) (report.Members, error) {
+	return get[report.Members](ctx, c, "/members")
+}
+
+// Topology returns the models and their pipelines.
+func (c *Client) Topology(ctx context.Context) (report.Topology, error) {
+	return get[report.Topology](ctx, c, "/topology")
+}
+
+// Sessions returns the live sessions owned by this node, or by all.
+func (c *Client) Sessions(ctx context.Context, all bool) (report.Sessions, error) {
+	return get[report.Sessions](ctx, c, "/sessions?all="+strconv.FormatBool(all))
+}
+
+// Status returns the daemon's health.
+func (c *Client) Status(ctx context.Context) (report.Status, error) {
+	return get[report.Status](ctx, c, "/status")
+}
+
+// Version returns the version of the daemon, which may not be ours.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	return get[Version](ctx, c, "/version")
+}
+
+// Join asks the daemon to join a ring at the given gossip addresses.
+func (c *Client) Join(ctx context.Context, addrs []string) (report.Join, error) {
+	return send[report.Join](ctx, c, "/join", joinQuery{Addrs: addrs})
+}
+
+// Leave asks the daemon to drain, leave and stop.
+func (c *Client) Leave(ctx context.Context, timeout time.Duration) (report.Leave, error) {
+	return send[report.Leave](ctx, c, "/leave", leaveQuery{TimeoutMS: timeout.Milliseconds()})
+}
+
+// Drain asks a node ("": this one) to take no new sessions, or to take them again.
+func (c *Client) Drain(ctx context.Context, node string, undo bool) error {
+	_, err := send[struct{}](ctx, c, "/drain", drainQuery{Node: node, Undo: undo})
+	return err
+}
+
+// ForceLeave declares a dead node gone.
+func (c *Client) ForceLeave(ctx context.Context, node string) error {
+	_, err := send[struct{}](ctx, c, "/force-leave", drainQuery{Node: node})
+	return err
+}
+
+// Events hands out the events of the last since (0: all that are kept), and with
+// follow also those to come, until ctx ends or emit fails.
+func (c *Client) Events(ctx context.Context, since time.Duration, follow bool, emit func(report.Event) error) error {
+	q := url.Values{"follow": {strconv.FormatBool(follow)}}
+	if since > 0 {
+		q.Set("since", since.String())
+	}
+	return stream(ctx, c, http.MethodGet, "/events?"+q.Encode(), nil, emit)
+}
+
+// Generate runs one completion; body is that of POST /v1/completions. Every line of
+// the answer goes to emit.
+func (c *Client) Generate(ctx context.Context, body any, emit func(Chunk) error) error {
+	ended := false
+	err := stream(ctx, c, http.MethodPost, "/generate", body, func(chunk Chunk) error {
+		if chunk.Error != nil {
+			// The status has been 200: the answer had begun. A code other than of a
+			// refusal makes the verb fail.
+			chunk.Error.Status = http.StatusInternalServerError
+			return chunk.Error
+		}
+		ended = chunk.FinishReason != ""
+		return emit(chunk)
+	})
+	if err == nil && !ended {
+		return fmt.Errorf("generate: the daemon at %s broke off its answer: see its log", c.path)
+	}
+	return err
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	return document[T](ctx, c, http.MethodGet, path, nil)
+}
+
+func send[T any](ctx context.Context, c *Client, path string, body any) (T, error) {
+	return document[T](ctx, c, http.MethodPost, path, body)
+}
+
+// document makes a request whose answer is one JSON document.
+func document[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	var v T
+	resp, err := c.do(ctx, method, path, body)
+	if err != nil {
+		return v, err
+	}
+	defer resp.Body.Close()
+	if err := json.NewDecoder(io.LimitReader(resp.Body, maxControlAnswer)).Decode(&v); err != nil {
+		return v, fmt.Errorf("read the daemon's answer to %s %s: %w", method, path, err)
+	}
+	return v, nil
+}
+
+// stream makes a request whose answer is JSON lines.
+func stream[T any](ctx context.Context, c *Client, method, path string, body any, emit func(T) error) error {
+	resp, err := c.do(ctx, method, path, body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	scanner := bufio.NewScanner(resp.Body)
+	scanner.Buffer(nil, maxControlAnswer)
+	for scanner.Scan() {
+		var v T
+		if err := json.Unmarshal(scanner.Bytes(), &v); err != nil {
+			return fmt.Errorf("read the daemon's answer to %s %s: %w", method, path, err)
+		}
+		if err := emit(v); err != nil {
+			return err
+		}
+	}
+	if err := scanner.Err(); err != nil {
+		return fmt.Errorf("read the daemon's answer to %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// do makes a request and returns an answer of status 200.
+func (c *Client) do(ctx context.Context, method, path string, body any) (*http.Response, error) {
+	payload, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("encode the request %s %s: %w", method, path, err)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://kevlard"+path, bytes.NewReader(payload))
+	if err != nil {
+		return nil, fmt.Errorf("make the request %s %s: %w", method, path, err)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
+			return nil, fmt.Errorf("ask the daemon at %s: %w (%v): start one with kevlard agent, or name its socket with --control", c.path, ErrNoDaemon, op.Err)
+		}
+		return nil, fmt.Errorf("ask the daemon at %s: %w", c.path, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, maxErrors))
+	if err != nil {
+		return nil, fmt.Errorf("read the daemon's error: %w", err)
+	}
+	var e envelope
+	if json.Unmarshal(text, &e) != nil || e.Error == nil {
+		return nil, fmt.Errorf("ask the daemon at %s: it answered %s: %.200q", c.path, resp.Status, text)
+	}
+	e.Error.Status = resp.StatusCode
+	return nil, e.Error
+}

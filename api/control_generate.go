@@ -1,0 +1,109 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/kevlard/kevlard"
+)
+
+// Chunk is one line of the answer to POST /generate: some text, or the end, or an
+// error in an otherwise complete HTTP answer.
+type Chunk struct {
+	Session      string          `json:"session,omitempty"` // in the first line, which has nothing else
+	Text         string          `json:"text,omitempty"`
+	TokenIDs     []kevlard.Token `json:"token_ids,omitempty"`
+	FinishReason string          `json:"finish_reason,omitempty"` // in the last line
+	Failovers    []Failover      `json:"failovers,omitempty"`     // in the last line
+	Error        *Error          `json:"error,omitempty"`         // in the last line, instead of a finish reason
+}
+
+// Failover is one re-route that the answer lived through.
+type Failover struct {
+	AtToken   int     `json:"at_token"`
+	Cause     string  `json:"cause"`
+	GapMS     float64 `json:"gap_ms"`
+	Node      string  `json:"node,omitempty"` // the node that was left
+	DetectMS  float64 `json:"detect_ms"`
+	RerouteMS float64 `json:"reroute_ms"`
+	RestoreMS float64 `json:"restore_ms"`
+}
+
+// Failovers shows failovers in their JSON shape; never nil.
+func Failovers(in []kevlard.Failover) []Failover {
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	out := make([]Failover, 0, len(in))
+	for _, f := range in {
+		out = append(out, Failover{
+			AtToken: f.AtToken, Cause: f.Cause, GapMS: ms(f.Gap()), Node: string(f.Node),
+			DetectMS: ms(f.Detect), RerouteMS: ms(f.Reroute), RestoreMS: ms(f.Restore),
+		})
+	}
+	return out
+}
+
+// generate answers POST /generate.
+func (c *Control) generate(w http.ResponseWriter, r *http.Request) {
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // a test's writer has no deadlines
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
+	_ = rc.SetReadDeadline(time.Time{})
+	if err != nil {
+		writeError(w, bodyError(err))
+		return
+	}
+	out := newLines(w)
+	err = Complete(r.Context(), c.gen, bytes.NewReader(body), func(chunk Chunk) error { return out.write(chunk) })
+	if err == nil {
+		return
+	}
+	e := clientError(r.Context(), err)
+	switch {
+	case e == nil: // the reader is gone
+	case !out.begun:
+		writeError(w, e)
+	default:
+		_ = out.write(Chunk{Error: e}) // a failed write means that the reader is gone
+	}
+}
+
+// Complete runs one completion without HTTP. body is that of POST /v1/completions,
+// except that a missing model means the first one. The answer goes to emit: a chunk
+// with the session, chunks of text and tokens, and one with the finish reason. After
+// an error the answer is not complete; one that the request is to blame for, or the
+// generator, is an *Error.
+func Complete(ctx context.Context, gen Generator, body io.Reader, emit func(Chunk) error) error {
+	var b completionBody
+	if err := decodeBody(body, &b); err != nil {
+		return err
+	}
+	models := gen.Models()
+	if b.Model == "" && len(models) > 0 {
+		b.Model = models[0].ID.String() // people at a shell mean the model there is
+	}
+	c, bad := b.check(models)
+	if bad != nil {
+		return bad
+	}
+	stream, err := gen.Generate(ctx, c.gen)
+	if err != nil {
+		return asError(err)
+	}
+	if err := emit(Chunk{Session: string(c.gen.Session)}); err != nil {
+		return errors.Join(err, stream.Close())
+	}
+	if c.echo {
+		if err := emit(Chunk{Text: c.echoText}); err != nil {
+			return errors.Join(err, stream.Close())
+		}
+	}
+	end, err := c.run(ctx, stream, func(p piece) error { return emit(Chunk{Text: p.text, TokenIDs: p.tokens}) })
+	if err != nil {
+		return err
+	}
+	return emit(Chunk{Text: end.last.text, TokenIDs: end.last.tokens, FinishReason: end.reason, Failovers: Failovers(end.failovers)})
+}

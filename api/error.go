@@ -1,0 +1,100 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/kevlard/kevlard"
+)
+
+// The type of an error in OpenAI's envelope.
+const (
+	invalidRequest = "invalid_request_error"
+	rateLimit      = "rate_limit_error"
+	serverError    = "server_error"
+)
+
+// Error is an error in OpenAI's envelope, {"error": {...}}.
+type Error struct {
+	Status  int     `json:"-"` // of the HTTP answer
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"` // the field that is wrong, or null
+	Code    *string `json:"code"`  // stable, for programs, or null
+}
+
+// Error implements error.
+func (e *Error) Error() string { return e.Message }
+
+// envelope is the JSON around an Error.
+type envelope struct {
+	Error *Error `json:"error"`
+}
+
+// newError makes an error of a type that goes with the status.
+func newError(status int, code, format string, args ...any) *Error {
+	e := &Error{Status: status, Message: fmt.Sprintf(format, args...), Type: serverError}
+	switch {
+	case status == http.StatusTooManyRequests:
+		e.Type = rateLimit
+	case status < 500:
+		e.Type = invalidRequest
+	}
+	if code != "" {
+		e.Code = &code
+	}
+	return e
+}
+
+// badField is a 400 about one field.
+func badField(param, format string, args ...any) *Error {
+	e := newError(http.StatusBadRequest, "", format, args...)
+	e.Param = &param
+	return e
+}
+
+// unsupported is a 400 about a field that OpenAI has and we do not, yet.
+func unsupported(param, format string, args ...any) *Error {
+	e := badField(param, format, args...)
+	code := "unsupported_parameter"
+	e.Code = &code
+	return e
+}
+
+// asError turns any error of a Generator into one for the client.
+func asError(err error) *Error {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e
+	}
+	if f, ok := errors.AsType[*kevlard.Failure](err); ok {
+		status := f.Status
+		if status < 400 || status > 599 {
+			status = http.StatusInternalServerError
+		}
+		return newError(status, f.Code, "%s", f.Message)
+	}
+	return newError(http.StatusInternalServerError, "internal_error", "%v", err)
+}
+
+// writeError answers with the envelope.
+func writeError(w http.ResponseWriter, e *Error) {
+	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", retryAfter)
+	}
+	writeJSON(w, e.Status, envelope{e})
+}
+
+// writeJSON answers with one document. A failed write means that the client is
+// gone, which its request's context reports.
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("api: %T does not marshal: %v", v, err)) // only our own types come here
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n'))
+}

@@ -1,0 +1,76 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/kevlard/kevlard"
+)
+
+// Generator runs sessions. The daemon is one.
+type Generator interface {
+	// Models lists what the ring serves now, in a stable order.
+	Models() []Model
+	// Ready reports whether a session could start now, and if not, why.
+	Ready() (ok bool, reason string)
+	// Generate starts a session. It fails with a *kevlard.Failure where the client is
+	// to see why. The session ends when its stream ends, is closed, or ctx ends.
+	Generate(ctx context.Context, req GenRequest) (Stream, error)
+}
+
+// Model is a model that the ring serves.
+type Model struct {
+	ID        kevlard.Digest
+	Name      string
+	Context   int // most positions of a session, prompt and answer together
+	Vocab     int // token ids are [0,Vocab)
+	Created   time.Time
+	Tokenizer Tokenizer // nil: this node lacks the model file
+}
+
+// Tokenizer turns text into token ids and back.
+type Tokenizer interface {
+	// Encode returns the ids of a prompt, with the begin-of-sequence token where the
+	// model wants one.
+	Encode(text string) ([]kevlard.Token, error)
+	NewDecoder() Decoder
+	// EndOfGeneration lists the tokens that end an answer.
+	EndOfGeneration() []kevlard.Token
+}
+
+// Decoder turns a stream of tokens into valid UTF-8, holding back characters that
+// are not complete.
+type Decoder interface {
+	Push(t kevlard.Token) string
+	Flush() string
+}
+
+// GenRequest is a checked request.
+type GenRequest struct {
+	Session   kevlard.SessionID
+	Model     kevlard.Digest
+	Prompt    []kevlard.Token // not empty
+	MaxTokens int             // at least 1; prompt and answer fit the context
+	MinTokens int
+	Sampling  kevlard.Sampling
+	EOG       []kevlard.Token // they end the answer and are not part of it
+	IgnoreEOG bool
+}
+
+// Stream is the answer of a session as it grows.
+type Stream interface {
+	// Next blocks until something new is there. After an Update with Done it is not
+	// called again.
+	Next(ctx context.Context) (Update, error)
+	// Close ends the session if it is still running.
+	Close() error
+}
+
+// Update is what became of a session since the last one.
+type Update struct {
+	Tokens    []kevlard.Token
+	Done      bool
+	Reason    string // with Done: stop, length, cancelled or error
+	Err       *kevlard.Failure
+	Failovers []kevlard.Failover // with Done
+}

@@ -1,0 +1,196 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/kevlard/kevlard"
+)
+
+// toy is a working Generator: its model answers each prompt with the text that it
+// was taught, one byte a token, and ends with token 256.
+type toy struct {
+	lessons map[string]lesson // by prompt
+	ready   string            // why it is not ready
+
+	mu        sync.Mutex
+	requests  []GenRequest
+	cancelled chan kevlard.SessionID // sessions whose client went away
+}
+
+// lesson is how the toy answers a prompt.
+type lesson struct {
+	answer string
+	burst  int              // tokens in one update; 0: 1
+	after  int              // tokens after which fail happens; only with fail, hang or wait
+	fail   *kevlard.Failure // ends the session
+	refuse *kevlard.Failure // the session does not even start
+	hang   bool             // nothing more comes
+	wait   time.Duration    // before the token after
+}
+
+const toyEOS = 256
+
+func (g *toy) Models() []Model {
+	m := Model{ID: kevlard.Digest{1}, Name: "toy", Context: 100, Vocab: 257, Created: time.Unix(1000, 0), Tokenizer: toyTokenizer{}}
+	bare := Model{ID: kevlard.Digest{2}, Name: "bare", Context: 100, Vocab: 257}
+	return []Model{m, bare}
+}
+
+func (g *toy) Ready() (bool, string) { return g.ready == "", g.ready }
+
+func (g *toy) Generate(ctx context.Context, req GenRequest) (Stream, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.requests = append(g.requests, req)
+	l := g.lessons[decodeAll(toyTokenizer{}, req.Prompt)]
+	if l.refuse != nil {
+		return nil, l.refuse
+	}
+	return &toyStream{ctx: ctx, g: g, lesson: l, req: req}, nil
+}
+
+// toyStream is one answer of the toy.
+type toyStream struct {
+	ctx    context.Context
+	g      *toy
+	lesson lesson
+	req    GenRequest
+	sent   int
+	ended  bool
+}
+
+func (s *toyStream) Next(ctx context.Context) (Update, error) {
+	l := s.lesson
+	if s.sent == l.after {
+		if l.wait > 0 {
+			time.Sleep(l.wait) // in a synctest bubble: part of the scenario
+		}
+		if l.fail != nil {
+			s.ended = true
+			return Update{Done: true, Reason: "error", Err: l.fail}, nil
+		}
+		if l.hang {
+			<-ctx.Done()
+			return Update{}, context.Cause(ctx)
+		}
+	}
+	limit := min(s.req.MaxTokens, len(l.answer))
+	if (l.fail != nil || l.hang || l.wait > 0) && s.sent < l.after {
+		limit = min(limit, l.after)
+	}
+	n := min(max(l.burst, 1), limit-s.sent)
+	var u Update
+	for _, b := range []byte(l.answer[s.sent : s.sent+n]) {
+		u.Tokens = append(u.Tokens, kevlard.Token(b))
+	}
+	s.sent += n
+	switch {
+	case s.sent == s.req.MaxTokens:
+		u.Done, u.Reason = true, "length"
+	case s.sent == len(l.answer):
+		u.Done, u.Reason = true, "stop"
+	}
+	if u.Done {
+		s.ended = true
+		u.Failovers = []kevlard.Failover{{AtToken: 1, Cause: "reset", Node: "n2", Detect: time.Millisecond, Reroute: 2 * time.Millisecond, Restore: 3 * time.Millisecond}}
+	}
+	return u, nil
+}
+
+func (s *toyStream) Close() error {
+	if !s.ended && s.g.cancelled != nil {
+		s.g.cancelled <- s.req.Session
+	}
+	s.ended = true
+	return nil
+}
+
+// toyTokenizer has a token for each byte.
+type toyTokenizer struct{}
+
+func (toyTokenizer) Encode(text string) ([]kevlard.Token, error) {
+	ids := make([]kevlard.Token, 0, len(text))
+	for _, b := range []byte(text) {
+		ids = append(ids, kevlard.Token(b))
+	}
+	return ids, nil
+}
+
+func (toyTokenizer) NewDecoder() Decoder              { return &toyDecoder{} }
+func (toyTokenizer) EndOfGeneration() []kevlard.Token { return []kevlard.Token{toyEOS} }
+
+// toyDecoder holds back bytes until they make a character.
+type toyDecoder struct{ held []byte }
+
+func (d *toyDecoder) Push(t kevlard.Token) string {
+	if t < 256 {
+		d.held = append(d.held, byte(t))
+	}
+	var out strings.Builder
+	for len(d.held) > 0 && utf8.FullRune(d.held) {
+		r, n := utf8.DecodeRune(d.held)
+		out.WriteRune(r)
+		d.held = d.held[n:]
+	}
+	return out.String()
+}
+
+func (d *toyDecoder) Flush() string {
+	out := strings.ToValidUTF8(string(d.held), "\uFFFD")
+	d.held = nil
+	return out
+}
+
+// newTestServer serves the toy on a real loopback listener.
+func newTestServer(t *testing.T, g *toy, inFlight int) (*Server, *httptest.Server) {
+	t.Helper()
+	s, err := NewServer(Config{Listen: "127.0.0.1:0", MaxInFlight: inFlight, Log: slog.New(slog.DiscardHandler)}, g, http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.listener.Close() })
+	ts := httptest.NewServer(s.Handler())
+	t.Cleanup(ts.Close)
+	return s, ts
+}
+
+// post sends a completion and returns the answer with its body.
+func post(t *testing.T, ts *httptest.Server, body string) (*http.Response, string) {
+	t.Helper()
+	resp, err := http.Post(ts.URL+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(text)
+}
+
+// compact reformats a JSON document so that tests compare meaning.
+func compact(t *testing.T, text string) string {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatalf("not JSON: %v: %q", err, text)
+	}
+	out, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+var goneFailure = &kevlard.Failure{Code: "no_route", Status: 503, Message: "gone"}

@@ -17,9 +17,9 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 	switch msg := ev.Message.(type) {
 	case protocol.Ping:
 		if p := m.peers[ev.From]; p != nil {
-			p.load = msg.Sessions
+			p.load, p.free, p.told = msg.Sessions, msg.Free, true
 		}
-		return append(out, Send{ev.From, protocol.Pong{Seq: msg.Seq, Sessions: m.held()}})
+		return append(out, Send{ev.From, protocol.Pong{Seq: msg.Seq, Sessions: m.held(), Free: m.free()}})
 	case protocol.Pong:
 		m.pong(now, ev.From, msg)
 		return out
@@ -183,9 +183,14 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	if !known {
 		return s.NoRoute(now, nil, out)
 	}
+	if !s.Recovering() && m.recoveringWait(s.Model()) {
+		return s.NoRoute(now, nil, out) // room goes to those who are under way first
+	}
+	previous := s.Previous()
+	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
-		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: s.Previous(), Load: m.load,
-		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && !s.Avoids(now, n) },
+		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load,
+		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
 	}
 	a := scheduler.Route(ask)
@@ -201,7 +206,22 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		}
 		a = forced
 	}
+	for _, h := range a.Route { // until the next ping says better
+		if p := m.peers[h.Node]; p != nil && !previous.Uses(h.Node) {
+			p.free = max(0, p.free-s.Positions())
+		}
+	}
 	return s.SetRoute(now, a.Route, a.Class, out)
+}
+
+// recoveringWait reports whether a session that is under way waits for a route.
+func (m *Machine) recoveringWait(model kevlard.Digest) bool {
+	for id := range m.waiting {
+		if s := m.sessions[id]; s != nil && s.Recovering() && s.Model() == model {
+			return true
+		}
+	}
+	return false
 }
 
 // usable reports whether a node can be a hop now.

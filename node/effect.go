@@ -75,6 +75,8 @@ type Report struct {
 	Cause   string
 	Detail  string
 	Took    time.Duration
+	// Failover is the one that ended, with type "recovered".
+	Failover *kevlard.Failover
 }
 
 func (Send) effect()        {}

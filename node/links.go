@@ -8,6 +8,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/stage"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -19,13 +20,19 @@ type peer struct {
 	silent  bool // on a route, connected, and not heard for too long
 	watched bool // on a route of a session owned here
 	heardAt kevlard.Instant
-	load    int // sessions held there, as it said last
+	load    int  // sessions held there, as it said last
+	free    int  // KV positions free there, as it said last less what was sent since
+	told    bool // free is known
 
 	pingSeq  uint64
-	pingSent kevlard.Instant
+	pingSent [maxPings]kevlard.Instant // by sequence number modulo maxPings
 	pingNext kevlard.Instant
 	rtt, dev time.Duration // smoothed round trip and mean deviation (RFC 6298)
 }
+
+// maxPings is how many pings may be under way and still be measured: on a link
+// whose round trip exceeds the interval, several are.
+const maxPings = 32
 
 // silence is how long the peer may be quiet.
 func (p *peer) silence(t Timing) time.Duration { return max(t.Silence, 8*(p.rtt+4*p.dev)) }
@@ -76,9 +83,18 @@ func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, 
 // one can no longer reach.
 func (m *Machine) nextGone(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
 	for i, s := range m.stages {
-		out = m.fromStage(now, i, s.NextGone(n, nil), out)
+		hints := slices.DeleteFunc(s.NextGone(n, nil), func(e stage.Effect) bool {
+			r, ok := e.(stage.Reply)
+			return ok && !m.connected(r.To) // it knows, or its own evidence comes first
+		})
+		out = m.fromStage(now, i, hints, out)
 	}
 	return out
+}
+
+// connected reports whether a message to n can be queued.
+func (m *Machine) connected(n kevlard.NodeID) bool {
+	return n == m.cfg.Self || m.peers[n] != nil && m.peers[n].up
 }
 
 // evidence tells every session that runs through a node what was seen.
@@ -184,7 +200,7 @@ func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 
 func (m *Machine) pings(now kevlard.Instant, out []Effect) []Effect {
 	m.pingAt = kevlard.Never
-	held := m.held()
+	held, free := m.held(), m.free()
 	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
 		p := m.peers[n]
 		if !p.up {
@@ -192,12 +208,12 @@ func (m *Machine) pings(now kevlard.Instant, out []Effect) []Effect {
 		}
 		if now >= p.pingNext {
 			p.pingSeq++
-			p.pingSent = now
+			p.pingSent[p.pingSeq%maxPings] = now
 			p.pingNext = now.Add(m.cfg.Timing.IdlePing)
 			if p.watched {
 				p.pingNext = now.Add(m.cfg.Timing.Ping)
 			}
-			out = append(out, Send{n, protocol.Ping{Seq: p.pingSeq, Sessions: held}})
+			out = append(out, Send{n, protocol.Ping{Seq: p.pingSeq, Sessions: held, Free: free}})
 		}
 		m.pingAt = min(m.pingAt, p.pingNext)
 	}
@@ -209,17 +225,38 @@ func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong
 	if p == nil {
 		return
 	}
-	p.load = pong.Sessions
-	if pong.Seq != p.pingSeq {
-		return // an older ping's answer: its sending time is gone
+	p.load, p.free, p.told = pong.Sessions, pong.Free, true
+	if pong.Seq == 0 || pong.Seq > p.pingSeq || p.pingSeq-pong.Seq >= maxPings {
+		return // not asked in this life, or so long ago that the time is gone
 	}
-	rtt := now.Sub(p.pingSent)
+	rtt := now.Sub(p.pingSent[pong.Seq%maxPings])
 	if p.rtt == 0 {
 		p.rtt, p.dev = rtt, rtt/2
 		return
 	}
 	p.dev += ((rtt - p.rtt).Abs() - p.dev) / 4
 	p.rtt += (rtt - p.rtt) / 8
+}
+
+// free is how many KV positions every stage of this node can still grant.
+func (m *Machine) free() int {
+	least := -1
+	for _, s := range m.stages {
+		if f := s.FreeCells(); least < 0 || f < least {
+			least = f
+		}
+	}
+	return max(least, 0)
+}
+
+// roomFor reports whether a node is likely to grant n positions. Prepare has the
+// last word; this keeps sessions from asking where there is none.
+func (m *Machine) roomFor(id kevlard.NodeID, n int) bool {
+	if id == m.cfg.Self {
+		return m.free() >= n
+	}
+	p := m.peers[id]
+	return p == nil || !p.told || p.free >= n
 }
 
 // held is how many sessions the stages of this node hold.
@@ -257,13 +294,20 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 	known := map[kevlard.NodeID]bool{}
 	for _, n := range v.Nodes {
 		known[n.ID] = true
-		gone := n.State == topology.Dead || n.State == topology.Left
-		if gone {
-			out = m.evidence(now, n.ID, "dead", out)
+		p := m.peers[n.ID]
+		up := p != nil && p.up
+		if n.ID == m.cfg.Self || up && p.boot != n.Boot {
+			continue // the record is of another life than the one that is connected
 		}
 		boot := n.Boot
-		if gone {
+		if n.State == topology.Dead || n.State == topology.Left {
+			out = m.evidence(now, n.ID, "dead", out)
 			boot = "" // no session of any boot survives its owner here
+		} else if boot == "" {
+			continue // no record yet
+		}
+		if up && boot == "" {
+			continue // the link says it lives; if not, the leases will tell
 		}
 		for i, s := range m.stages {
 			out = m.fromStage(now, i, s.OwnerGone(n.ID, boot, nil), out)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/session"
@@ -86,7 +87,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 // Step consumes ev and appends the resulting effects to out.
 func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	if due := m.Deadline(); due != kevlard.Never && now.Sub(due) > m.cfg.Timing.LateJudge && due != 0 {
-		m.forgive(now)
+		m.forgive(now, now.Sub(due))
 	}
 	switch ev := ev.(type) {
 	case Wake:
@@ -98,7 +99,6 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		out = m.peerDown(now, ev.Node, ev.Cause, out)
 	case SendFailed:
 		out = m.evidence(now, ev.Node, "reset", out)
-		out = m.nextGone(now, ev.Node, out)
 	case Received:
 		out = m.received(now, ev, out)
 	case Arrived:
@@ -123,7 +123,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 
 // forgive restarts the deadlines that run against others, because this node was
 // itself away: what they sent may still be in its sockets.
-func (m *Machine) forgive(now kevlard.Instant) {
+func (m *Machine) forgive(now kevlard.Instant, late time.Duration) {
 	m.late = true
 	m.counters.LateJudge++
 	for _, p := range m.peers {
@@ -131,7 +131,7 @@ func (m *Machine) forgive(now kevlard.Instant) {
 	}
 	for _, id := range m.sortedSessions() {
 		s := m.sessions[id]
-		s.Restart(now)
+		s.Restart(now, late)
 		m.timers.set(id, s.Deadline())
 	}
 }
@@ -225,7 +225,7 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 		if e.Type == "failover" {
 			m.counters.Failovers[e.Cause]++
 		}
-		return append(out, Report{Type: e.Type, Session: s.ID(), Node: e.Node, Cause: e.Cause, Detail: e.Detail, Took: e.Took})
+		return append(out, Report{Type: e.Type, Session: s.ID(), Node: e.Node, Cause: e.Cause, Detail: e.Detail, Took: e.Took, Failover: e.Failover})
 	default:
 		panic(fmt.Sprintf("node: session effect of unknown type %T", e))
 	}

@@ -69,9 +69,13 @@ func (m Probed) check() error {
 	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkRange("received", m.Received, 0, MaxTokens), checkRange("done", m.Done, 0, MaxTokens))
 }
 
-func (m Ping) check() error { return checkRange("sessions", m.Sessions, 0, math.MaxInt32) }
+func (m Ping) check() error {
+	return errors.Join(checkRange("sessions", m.Sessions, 0, math.MaxInt32), checkRange("free", m.Free, 0, math.MaxInt32))
+}
 
-func (m Pong) check() error { return checkRange("sessions", m.Sessions, 0, math.MaxInt32) }
+func (m Pong) check() error {
+	return errors.Join(checkRange("sessions", m.Sessions, 0, math.MaxInt32), checkRange("free", m.Free, 0, math.MaxInt32))
+}
 
 func (m Lost) check() error { return checkSession(m.Session, m.Fence, m.Lo) }
 

@@ -12,8 +12,9 @@ var ErrFormat = errors.New("malformed")
 
 // modes are built once per codec: cbor's modes are immutable and safe to share.
 type modes struct {
-	enc cbor.EncMode
-	dec cbor.DecMode
+	enc   cbor.EncMode
+	dec   cbor.DecMode
+	frame cbor.DecMode // for headers: no array in one is longer than an item
 }
 
 // Codec encodes and decodes messages and frames. It is safe for concurrent use.
@@ -25,18 +26,21 @@ func NewCodec() *Codec {
 	if err != nil {
 		panic(fmt.Sprintf("protocol: cbor encoder options: %v", err)) // constants of ours
 	}
-	dec, err := cbor.DecOptions{
-		MaxArrayElements: MaxTokens,
-		MaxMapPairs:      64,
-		MaxNestedLevels:  8,
-		IndefLength:      cbor.IndefLengthForbidden,
-		TagsMd:           cbor.TagsForbidden,
-		DupMapKey:        cbor.DupMapKeyEnforcedAPF,
-	}.DecMode()
-	if err != nil {
-		panic(fmt.Sprintf("protocol: cbor decoder options: %v", err)) // constants of ours
+	decoder := func(arrays int) cbor.DecMode {
+		dec, err := cbor.DecOptions{
+			MaxArrayElements: arrays,
+			MaxMapPairs:      64,
+			MaxNestedLevels:  8,
+			IndefLength:      cbor.IndefLengthForbidden,
+			TagsMd:           cbor.TagsForbidden,
+			DupMapKey:        cbor.DupMapKeyEnforcedAPF,
+		}.DecMode()
+		if err != nil {
+			panic(fmt.Sprintf("protocol: cbor decoder options: %v", err)) // constants of ours
+		}
+		return dec
 	}
-	return &Codec{modes{enc, dec}}
+	return &Codec{modes{enc, decoder(MaxTokens), decoder(MaxItemTokens)}}
 }
 
 // EncodeMessage returns m's bytes.
@@ -123,7 +127,7 @@ func (c *Codec) DecodeFrame(header, body []byte) (Frame, error) {
 	if len(header) > MaxHeader || len(body) > MaxBody {
 		return f, fmt.Errorf("frame of %d+%d bytes, at most %d+%d are taken: %w", len(header), len(body), MaxHeader, MaxBody, ErrFormat)
 	}
-	if err := c.dec.Unmarshal(header, &f); err != nil {
+	if err := c.frame.Unmarshal(header, &f); err != nil {
 		return Frame{}, fmt.Errorf("decode frame: %w: %w", ErrFormat, err)
 	}
 	if len(f.Items) == 0 || len(f.Items) > MaxItems {

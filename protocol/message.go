@@ -141,12 +141,14 @@ type Probed struct {
 type Ping struct {
 	Seq      uint64 `cbor:"1,keyasint"`
 	Sessions int    `cbor:"2,keyasint"` // sessions held by the sender's stages
+	Free     int    `cbor:"3,keyasint"` // KV positions that each of its stages can still grant
 }
 
 // Pong answers Ping with the answerer's load.
 type Pong struct {
 	Seq      uint64 `cbor:"1,keyasint"`
 	Sessions int    `cbor:"2,keyasint"`
+	Free     int    `cbor:"3,keyasint"`
 }
 
 // Lost tells an owner that a stage can no longer work on a session.

@@ -143,10 +143,10 @@ func (m *Machine) judge(now kevlard.Instant, out []Effect) (bool, []Effect) {
 		m.probe.gap = g
 		return false, out
 	}
-	if m.budget == 0 {
+	if m.budget == 0 && m.probe.round < patientRounds {
 		return false, out
 	}
-	m.budget--
+	m.budget = max(m.budget-1, 0)
 	from, to := m.edgeOf(g.hop)
 	out = append(out, Note{Type: "edge-blamed", Node: to, Cause: "progress", Detail: fmt.Sprintf("%s sent to %d, %s has %d", from, g.left, to, g.got)})
 	m.avoid.edge(edge{from, to}, now.Add(m.timing.Avoid))
@@ -176,10 +176,11 @@ func (m *Machine) firstGap() gap {
 			known = false
 			continue
 		}
-		if known && a.Received < left {
-			return gap{true, i, left, a.Received}
+		got := max(a.Received, m.start)
+		if known && got < left {
+			return gap{true, i, left, got}
 		}
-		left, known = a.Done, true
+		left, known = max(a.Done, m.start), true
 	}
 	if known && m.acked < left {
 		return gap{true, len(m.route), left, m.acked}

@@ -61,6 +61,14 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
+// patientRounds is how many rounds of probes a gap may stand before a session
+// whose progress budget is spent re-routes all the same: slower, but not never.
+const patientRounds = 16
+
+// maxBarren is how many routes in a row may be prepared and bring nothing before
+// the session fails.
+const maxBarren = 64
+
 // maxStrikes is how many engines a session may have killed before it counts as
 // poisoned: once in a batch with others, once alone.
 const maxStrikes = 2

@@ -80,7 +80,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, o
 		m.have[i] = -1
 		p := protocol.Prepare{
 			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
-			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.positions(),
+			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
 			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
 		}
 		if !p.Last {
@@ -99,15 +99,28 @@ func (m *Machine) NoRoute(now kevlard.Instant, missing []kevlard.Layers, out []E
 		m.deadline = min(now.Add(m.timing.Retry), m.giveUp)
 		return out
 	}
-	why := "every route is blamed or full"
+	return m.exhausted(missing, out)
+}
+
+// exhausted ends a session whose time for finding a route is over.
+func (m *Machine) exhausted(missing []kevlard.Layers, out []Effect) []Effect {
 	if len(missing) > 0 {
 		names := make([]string, len(missing))
 		for i, l := range missing {
 			names[i] = l.String()
 		}
-		why = "no live node serves layers " + strings.Join(names, ", ")
+		return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: no live node serves layers " + strings.Join(names, ", ")}, out)
 	}
-	return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: fmt.Sprintf("no route for the model: %s", why)}, out)
+	if r := m.refusal; r.Refusal == protocol.RefusedCapacity {
+		return m.fail(&kevlard.Failure{Code: "capacity", Status: 503, Message: "every route is full: " + r.Detail}, out)
+	}
+	why := "every route is blamed or unreachable"
+	if m.barren >= maxBarren {
+		why = fmt.Sprintf("%d routes in a row were prepared and brought nothing", m.barren)
+	} else if m.refusal.Refusal != "" {
+		why = fmt.Sprintf("every route is blamed or refuses: %s: %s", m.refusal.Refusal, m.refusal.Detail)
+	}
+	return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: " + why}, out)
 }
 
 // Prepared takes a stage's answer.
@@ -118,6 +131,7 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 		return out
 	}
 	if p.Refusal != "" {
+		m.refusal = p
 		out = append(out, Note{Type: "refused", Node: from, Cause: string(p.Refusal), Detail: p.Detail})
 		return m.reroute(now, "refused", from, m.timing.Retry, out)
 	}
@@ -129,9 +143,9 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 		}
 		start = min(start, h)
 	}
-	m.prepared = now
-	m.sent, m.acked, m.lastAck = start, start, now
-	m.state = Prefill
+	m.prepared, m.patience = now, m.giveUp.Sub(now)
+	m.start, m.sent, m.acked, m.lastAck = start, start, start, now
+	m.state, m.refusal, m.refusals = Prefill, protocol.Prepared{}, 0
 	m.watch(now)
 	return m.pump(out)
 }
@@ -158,28 +172,48 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 		m.evidence = now
 		out = append(out, Note{Type: "failover", Node: node, Cause: cause, Detail: fmt.Sprintf("at token %d, term %d", m.Generated(), m.fence.Term)})
 	}
-	if m.state != Routing {
-		m.giveUp = now.Add(m.timing.QueueDeadline)
-		if m.Generated() > 0 {
-			m.giveUp = now.Add(m.timing.RecoverDeadline)
-		}
+	switch {
+	case running && m.acked > m.start: // the route was of use: all its time again
+		m.giveUp, m.barren = now.Add(m.whole()), 0
+	case running: // a route that brings nothing does not earn time, nor cost it
+		m.giveUp = now.Add(m.patience)
+		m.barren++
 	}
 	if m.route != nil {
 		m.old, m.route = m.route, nil
 	}
-	m.state, m.deadline = Routing, now
-	if cause == "refused" { // do not spin on a mesh that refuses
-		m.deadline = now.Add(m.timing.Retry / 10)
+	if !running && now >= m.giveUp || m.barren >= maxBarren {
+		return m.exhausted(nil, out)
 	}
+	m.state, m.deadline = Routing, now
+	if running && cause != "refused" {
+		return out
+	}
+	// Do not spin on a mesh that refuses or fails at once, and hold nothing while
+	// waiting: two sessions that keep half a route each would wait for ever.
+	m.deadline = now.Add(m.backoff())
+	m.refusals++
+	out = m.closeHops(m.old, nil, out)
+	m.old = nil
 	return out
+}
+
+// backoff is the pause before the next try: a tenth of Retry at first, doubling
+// to ten times Retry.
+func (m *Machine) backoff() time.Duration {
+	return min(m.timing.Retry/10<<min(m.refusals, 10), 10*m.timing.Retry)
 }
 
 // Desperate reports whether the session should rather try a blamed node than
 // wait: an eighth of its time for finding a route has passed.
 func (m *Machine) Desperate(now kevlard.Instant) bool {
-	whole := m.timing.QueueDeadline
+	return m.giveUp.Sub(now) < m.whole()-m.whole()/8
+}
+
+// whole is how long the session may look for a route.
+func (m *Machine) whole() time.Duration {
 	if m.Generated() > 0 {
-		whole = m.timing.RecoverDeadline
+		return m.timing.RecoverDeadline
 	}
-	return m.giveUp.Sub(now) < whole-whole/8
+	return m.timing.QueueDeadline
 }

@@ -78,6 +78,8 @@ type Note struct {
 	Cause  string
 	Detail string
 	Took   time.Duration
+	// Failover is the one that ended, with a "recovered" note.
+	Failover *kevlard.Failover
 }
 
 func (Send) effect()      {}
@@ -102,10 +104,15 @@ type Machine struct {
 	have  []int  // per hop, -1 until its prepare is answered
 	old   kevlard.Route
 
+	start       kevlard.Pos // where this term's work began
 	sent, acked kevlard.Pos
 	started     bool // the first item of this term was sent
 	deadline    kevlard.Instant
-	giveUp      kevlard.Instant // while Routing: when to fail
+	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
+	patience    time.Duration     // while running: what was left until giveUp
+	refusal     protocol.Prepared // the last one since a route was found
+	barren      int               // routes in a row that acknowledged nothing
+	refusals    int               // how many since then
 	submitted   kevlard.Instant
 	lastToken   kevlard.Instant // or submission
 	lastAck     kevlard.Instant
@@ -179,9 +186,9 @@ func (m *Machine) Deadline() kevlard.Instant {
 	return m.deadline
 }
 
-// positions is the most the session can ever hold. The last token is sampled but
+// Positions is the most the session can ever hold. The last token is sampled but
 // never computed, except when a later turn continues from it.
-func (m *Machine) positions() int { return len(m.req.Prompt) + m.req.MaxTokens }
+func (m *Machine) Positions() int { return len(m.req.Prompt) + m.req.MaxTokens }
 
 // Cancel ends the session for its client.
 func (m *Machine) Cancel(out []Effect) []Effect {

@@ -70,7 +70,7 @@ func (m *Machine) recovered(now kevlard.Instant, out []Effect) []Effect {
 	if len(m.failovers) < maxFailovers {
 		m.failovers = append(m.failovers, f)
 	}
-	return append(out, Note{Type: "recovered", Node: f.Node, Cause: f.Cause, Took: f.Gap()})
+	return append(out, Note{Type: "recovered", Node: f.Node, Cause: f.Cause, Took: f.Gap(), Failover: &f})
 }
 
 // maxFailovers bounds the list that goes to the client; further ones are only
@@ -83,13 +83,16 @@ func (m *Machine) watch(now kevlard.Instant) {
 	m.deadline = now.Add(max(m.timing.ProgressFloor, 8*m.pace))
 }
 
-// Restart forgives the time that passed: the judge itself was late.
-func (m *Machine) Restart(now kevlard.Instant) {
+// Restart forgives the time that passed: the judge itself was late by that much.
+func (m *Machine) Restart(now kevlard.Instant, late time.Duration) {
 	switch m.state {
 	case Prefill, Decode:
 		m.watch(now)
 	case Preparing:
 		m.deadline = max(m.deadline, now.Add(m.timing.Prepare))
+		m.giveUp = m.giveUp.Add(late)
+	case Routing:
+		m.giveUp = m.giveUp.Add(late)
 	}
 }
 

@@ -109,11 +109,12 @@ type work struct {
 
 // running is the batch that the engine works on.
 type running struct {
-	id      uint64
-	work    []work
-	rows    int
-	started kevlard.Instant
-	overdue kevlard.Instant // when to call it stalled
+	id       uint64
+	work     []work
+	rows     int
+	started  kevlard.Instant
+	patience time.Duration   // how long it may take
+	overdue  kevlard.Instant // when to call it stalled
 }
 
 // New returns a stage whose engine is to be started at once.
@@ -247,7 +248,10 @@ func (m *Machine) Renew(now kevlard.Instant, from kevlard.NodeID, ids []kevlard.
 func (m *Machine) Probe(p protocol.Probe) protocol.Probed {
 	a := protocol.Probed{Session: p.Session, Fence: p.Fence, Lo: p.Lo, Round: p.Round, Stalled: m.state == topology.Stalled}
 	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && s.parked == nil {
-		a.Known, a.Received, a.Done = true, len(s.tokens), s.held
+		a.Known = true
+		if s.started { // what is held from older terms is not progress of this one
+			a.Received, a.Done = len(s.tokens), s.held
+		}
 	}
 	return a
 }
@@ -288,8 +292,13 @@ func (m *Machine) unqueue(s *slot) int {
 	return n - len(m.fast) - len(m.slow)
 }
 
+// lost speaks to the owner at the newest term it has sent, or it would not listen.
 func (m *Machine) lost(s *slot, cause string, suspect bool) protocol.Lost {
-	return protocol.Lost{Session: s.id, Fence: s.fence, Lo: m.cfg.Key.Layers.Lo, Cause: cause, Suspect: suspect}
+	fence := s.fence
+	if s.parked != nil {
+		fence = s.parked.msg.Fence
+	}
+	return protocol.Lost{Session: s.id, Fence: fence, Lo: m.cfg.Key.Layers.Lo, Cause: cause, Suspect: suspect}
 }
 
 // sorted returns the slots in the order of their ids: effects must not depend on

@@ -120,10 +120,13 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 		s.started, s.held = true, it.Pos
 		s.tokens = s.tokens[:it.Pos:it.Pos]
 	}
+	// A prefill may end in a chunk of one token that looks like a decode; it must
+	// not overtake the chunks before it.
+	decode := it.Sample && len(it.Tokens) == 1 && s.queued == 0
 	s.tokens = append(s.tokens, it.Tokens...)
 	s.queued += len(it.Tokens)
 	s.lease = now.Add(m.cfg.Timing.Lease)
-	if s.recovery || it.Sample && len(it.Tokens) == 1 {
+	if s.recovery || decode {
 		m.fast = append(m.fast, work{s, it})
 	} else {
 		m.slow = append(m.slow, work{s, it})

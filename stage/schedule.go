@@ -27,8 +27,11 @@ func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
 	}
 	m.counters.Batches++
 	m.counters.Rows += uint64(b.rows)
-	predicted := m.pace.predict(b.rows)
-	b.overdue = now.Add(max(m.cfg.Timing.Stall, 10*predicted))
+	b.patience = max(m.cfg.Timing.Stall, 10*m.pace.predict(b.rows))
+	if m.pace.lessons < warmUp { // nothing is known of this engine yet
+		b.patience = max(b.patience, m.cfg.Timing.Stall+time.Duration(b.rows)*warmUpRow)
+	}
+	b.overdue = now.Add(b.patience)
 	m.batch = b
 	return append(out, Run{m.engine, m.describeBatch(b)})
 }
@@ -83,9 +86,10 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	if m.state == topology.Stalled {
 		m.state, m.reason = topology.Ready, ""
 		out = append(out, Changed{}, Note{Type: "engine-awake", Detail: "a late result came; it is not used"})
-	} else {
-		m.pace.learn(b.rows, now.Sub(b.started))
 	}
+	// A late result teaches too, or an engine that is merely slow would stall for
+	// ever; but one long freeze must not blunt the next detection.
+	m.pace.learn(b.rows, min(now.Sub(b.started), 4*b.patience))
 	ahead := map[kevlard.NodeID][]protocol.Item{}
 	var order []kevlard.NodeID // of first appearance: the batch's own order
 	for i, w := range b.work {
@@ -102,6 +106,9 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 			continue
 		}
 		s.held = w.item.End()
+		if w.item.Sample {
+			s.solo = false // the replay went well: it was not this session
+		}
 		s.queued -= len(w.item.Tokens)
 		s.lease = now.Add(m.cfg.Timing.Lease)
 		if s.parked != nil {
@@ -161,22 +168,46 @@ func frames(items []protocol.Item) []protocol.Frame {
 
 // pace predicts how long a batch takes: a fixed part and a part for each row,
 // both learned from the batches that ran.
-type pace struct{ fixed, row time.Duration }
+type pace struct {
+	fixed, row time.Duration
+	lessons    int
+	largest    int // rows of the largest batch that ran
+}
 
-// newPace starts low, so that the first batches are full and teach quickly.
+// An engine's first batches are judged leniently: each row may take warmUpRow
+// until warmUp batches have taught what is usual. Batches grow from firstRows to
+// at most twice the largest that ran, so no estimate is trusted far beyond what
+// it was learned from.
+const (
+	warmUp    = 3
+	warmUpRow = 50 * time.Millisecond
+	firstRows = 8
+)
+
 func newPace() pace { return pace{fixed: 500 * time.Microsecond, row: 50 * time.Microsecond} }
 
 func (p pace) predict(rows int) time.Duration { return p.fixed + time.Duration(rows)*p.row }
 
-// rows returns how many rows are predicted to take d, at least 1.
-func (p pace) rows(d time.Duration) int { return max(1, int((d-p.fixed)/p.row)) }
+// rows returns how many rows are predicted to take d, at least 1. Where the fixed
+// part alone is most of d (weights are read once for all rows), the rows may
+// take as long again: batches of one row would waste it.
+func (p pace) rows(d time.Duration) int {
+	d = max(d, 2*p.fixed)
+	return max(1, min(int((d-p.fixed)/p.row), max(firstRows, 2*p.largest)))
+}
 
 // learn moves the estimate an eighth of the way to what was seen: small batches
-// teach the fixed part, larger ones the rows.
+// teach the fixed part, larger ones the rows. A small batch that was faster than
+// its rows alone should have been teaches the rows too: else a slow hour would
+// leave batches small for ever, with nothing large to learn from.
 func (p *pace) learn(rows int, took time.Duration) {
+	p.lessons++
+	p.largest = max(p.largest, rows)
+	extra := took - time.Duration(rows)*p.row
 	if rows <= 4 {
-		p.fixed += (max(took-time.Duration(rows)*p.row, 0) - p.fixed) / 8
-		return
+		p.fixed += (max(extra, 0) - p.fixed) / 8
 	}
-	p.row += (max((took-p.fixed)/time.Duration(rows), time.Microsecond) - p.row) / 8
+	if rows > 4 || extra < 0 {
+		p.row += (max((took-p.fixed)/time.Duration(rows), time.Microsecond) - p.row) / 8
+	}
 }

@@ -48,7 +48,7 @@ func (v View) Layout(m Model) Layout {
 			continue
 		}
 		for _, s := range n.Stages {
-			if s.Key.Model != m.ID {
+			if s.Key.Model != m.ID || !valid(s.Key.Layers) {
 				continue
 			}
 			state := s.State

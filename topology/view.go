@@ -101,6 +101,10 @@ func (v View) Models() []Model {
 	return slices.CompactFunc(out, func(a, b Model) bool { return a.ID == b.ID })
 }
 
+// valid reports whether an advertised range makes sense: a record is only as good
+// as its author.
+func valid(l kevlard.Layers) bool { return 0 <= l.Lo && l.Lo < l.Hi }
+
 // Candidate is a stage that could be a hop of a route.
 type Candidate struct {
 	Node   kevlard.NodeID
@@ -118,7 +122,7 @@ func (v View) Candidates(model kevlard.Digest) []Candidate {
 			continue
 		}
 		for _, s := range n.Stages {
-			if s.Key.Model == model && s.State == Ready {
+			if s.Key.Model == model && s.State == Ready && valid(s.Key.Layers) {
 				out = append(out, Candidate{n.ID, n.Boot, s.Key.Layers, s.Class})
 			}
 		}

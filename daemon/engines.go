@@ -1,0 +1,311 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/stage"
+)
+
+// errKilled is the cause of an engine's context when the machine had it killed.
+var errKilled = errors.New("killed: the engine did not answer")
+
+// engines carries out StartEngine, KillEngine and RunBatch. Its methods never
+// block; run owns one goroutine for each engine life.
+type engines struct {
+	launcher Launcher
+	assigned map[kevlard.StageKey]AssignedStage
+	threads  int
+	post     func(node.Event) bool
+	observe  func(kevlard.StageKey, time.Duration) // one batch
+	log      *slog.Logger
+	wake     chan struct{} // capacity 1: pending is not empty
+
+	mu      sync.Mutex
+	pending []*engineLife // bounded by the stages assigned
+	lives   map[engineID]*engineLife
+}
+
+// engineID names one life of a stage's engine.
+type engineID struct {
+	stage kevlard.StageKey
+	run   uint64
+}
+
+// engineLife is one engine from launch to exit.
+type engineLife struct {
+	id   engineID
+	work chan stage.Batch // capacity 1: at most one batch is under way
+	kill chan struct{}    // closed once
+	once sync.Once
+
+	mu   sync.Mutex
+	info EngineInfo // zero until loaded
+	fail error      // why a batch failed while the engine lived
+}
+
+func newEngines(cfg Config, l Launcher, post func(node.Event) bool, observe func(kevlard.StageKey, time.Duration), log *slog.Logger) *engines {
+	e := &engines{
+		launcher: l, assigned: map[kevlard.StageKey]AssignedStage{}, threads: cfg.Threads, post: post, observe: observe, log: log,
+		wake: make(chan struct{}, 1), lives: map[engineID]*engineLife{},
+	}
+	for _, a := range cfg.Assigned {
+		e.assigned[a.Key()] = a
+	}
+	return e
+}
+
+func (e *engines) start(ev node.StartEngine) {
+	l := &engineLife{id: engineID{ev.Stage, ev.Run}, work: make(chan stage.Batch, 1), kill: make(chan struct{})}
+	e.mu.Lock()
+	e.pending = append(e.pending, l)
+	e.lives[l.id] = l
+	e.mu.Unlock()
+	select {
+	case e.wake <- struct{}{}:
+	default: // run has not yet looked
+	}
+}
+
+// killEngine and runBatch do nothing when the engine is gone: its exit is in the
+// inbox.
+func (e *engines) killEngine(ev node.KillEngine) {
+	if l := e.life(engineID{ev.Stage, ev.Run}); l != nil {
+		l.once.Do(func() { close(l.kill) })
+	}
+}
+
+func (e *engines) runBatch(ev node.RunBatch) {
+	l := e.life(engineID{ev.Stage, ev.Run})
+	if l == nil {
+		return
+	}
+	select {
+	case l.work <- ev.Batch:
+	default:
+		panic(fmt.Sprintf("daemon: batch %d for engine %d of stage %v while another one is under way", ev.Batch.ID, ev.Run, ev.Stage.Layers))
+	}
+}
+
+func (e *engines) life(id engineID) *engineLife {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.lives[id]
+}
+
+// loaded lists the engines that run now, by stage.
+func (e *engines) loaded() []loadedEngine {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var out []loadedEngine
+	for id, l := range e.lives {
+		l.mu.Lock()
+		if l.info.Cells > 0 {
+			out = append(out, loadedEngine{id.stage, l.info})
+		}
+		l.mu.Unlock()
+	}
+	slices.SortFunc(out, func(a, b loadedEngine) int {
+		return cmp.Or(a.stage.Compare(b.stage), cmp.Compare(a.info.PID, b.info.PID))
+	})
+	return out
+}
+
+type loadedEngine struct {
+	stage kevlard.StageKey
+	info  EngineInfo
+}
+
+// run gives each started engine a goroutine, until ctx ends; then it closes all.
+func (e *engines) run(ctx context.Context) error {
+	var lives sync.WaitGroup
+	defer lives.Wait()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-e.wake:
+		}
+		e.mu.Lock()
+		starts := e.pending
+		e.pending = nil
+		e.mu.Unlock()
+		for _, l := range starts {
+			lives.Go(func() { e.live(ctx, l) })
+		}
+	}
+}
+
+// live runs one engine from launch to exit and reports the exit at once; a batch
+// that is still under way ends by itself and reports nothing.
+func (e *engines) live(ctx context.Context, l *engineLife) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var side sync.WaitGroup
+	side.Go(func() {
+		select {
+		case <-l.kill:
+			cancel(errKilled)
+		case <-ctx.Done():
+		}
+	})
+	exit := e.hold(ctx, l, &side)
+	e.mu.Lock()
+	delete(e.lives, l.id)
+	e.mu.Unlock()
+	e.post(node.EngineExited{Stage: l.id.stage, Run: l.id.run, Poisonous: exit.Poisonous, Reason: exit.Reason})
+	cancel(nil)
+	side.Wait()
+}
+
+// hold launches the engine, has its batches done in a goroutine of side, and
+// returns when it is gone.
+func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup) EngineExit {
+	a := e.assigned[l.id.stage]
+	eng, err := e.launcher.Launch(ctx, LaunchSpec{
+		Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Progress: e.progress(l.id),
+	})
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return EngineExit{Reason: err.Error()}
+	}
+	info := eng.Info()
+	if info.Width != a.Width || info.Cells < 1 {
+		eng.Kill()
+		return e.gone(eng, EngineExit{Reason: fmt.Sprintf("the engine has rows of %d bytes and %d KV positions, want rows of %d bytes and at least one position", info.Width, info.Cells, a.Width)})
+	}
+	l.mu.Lock()
+	l.info = info
+	l.mu.Unlock()
+	e.log.Debug("engine loaded", "stage", l.id.stage.Layers, "run", l.id.run, "pid", info.PID, "device", info.Device)
+	e.post(node.EngineReady{Stage: l.id.stage, Run: l.id.run, Class: info.Class, Cells: info.Cells, Width: info.Width})
+	side.Go(func() { e.forward(ctx, l, eng, a) })
+	select {
+	case <-eng.Done():
+	case <-ctx.Done():
+		if !errors.Is(context.Cause(ctx), errKilled) {
+			return e.close(eng)
+		}
+		eng.Kill()
+		return e.gone(eng, EngineExit{Reason: errKilled.Error()})
+	}
+	exit := eng.Exit()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.fail != nil { // it was killed because a batch failed
+		exit = EngineExit{Poisonous: true, Reason: l.fail.Error()}
+	}
+	return exit
+}
+
+// forward gives the engine its batches, one after the other.
+func (e *engines) forward(ctx context.Context, l *engineLife, eng Engine, a AssignedStage) {
+	for {
+		var b stage.Batch
+		select {
+		case b = <-l.work:
+		case <-eng.Done():
+			return
+		case <-ctx.Done():
+			return
+		}
+		begin := time.Now()
+		rows, tokens, err := eng.Forward(ctx, b)
+		if err == nil {
+			err = checkResult(b, a, rows, tokens)
+		}
+		if err == nil {
+			e.observe(l.id.stage, time.Since(begin))
+			e.post(node.BatchDone{Stage: l.id.stage, Run: l.id.run, Batch: b.ID, Rows: rows, Tokens: tokens})
+			continue
+		}
+		settle := time.NewTimer(exitSettle)
+		defer settle.Stop()
+		select {
+		case <-eng.Done(): // the exit itself tells whether the batch is to blame
+		case <-ctx.Done():
+		case <-settle.C:
+			l.mu.Lock()
+			l.fail = err
+			l.mu.Unlock()
+			eng.Kill()
+		}
+		return
+	}
+}
+
+// checkResult makes sure that the machine gets what it relies on, whatever an
+// engine answers.
+func checkResult(b stage.Batch, a AssignedStage, rows [][]byte, tokens []kevlard.Token) error {
+	samples := 0
+	last := a.Layers.Hi == a.Model.Layers
+	if !last && len(rows) != len(b.Parts) {
+		return fmt.Errorf("batch %d: rows for %d parts, want %d", b.ID, len(rows), len(b.Parts))
+	}
+	for i, p := range b.Parts {
+		if want := len(p.Tokens) * a.Width; !last && len(rows[i]) != want {
+			return fmt.Errorf("batch %d: part %d: %d bytes of rows, want %d", b.ID, i, len(rows[i]), want)
+		}
+		if p.Sample {
+			samples++
+		}
+	}
+	if !last {
+		samples = 0
+	}
+	if len(tokens) != samples {
+		return fmt.Errorf("batch %d: %d tokens, want %d", b.ID, len(tokens), samples)
+	}
+	for _, t := range tokens {
+		if t < 0 || int(t) >= a.Model.Vocab {
+			return fmt.Errorf("batch %d: token %d, the vocabulary has %d", b.ID, t, a.Model.Vocab)
+		}
+	}
+	return nil
+}
+
+// gone waits until a killed engine is really gone, or for killWait.
+func (e *engines) gone(eng Engine, exit EngineExit) EngineExit {
+	limit := time.NewTimer(killWait)
+	defer limit.Stop()
+	select {
+	case <-eng.Done():
+	case <-limit.C:
+		exit.Reason += fmt.Sprintf("; pid %d is still there %v after SIGKILL", eng.Info().PID, killWait)
+	}
+	return exit
+}
+
+func (e *engines) close(eng Engine) EngineExit {
+	if err := eng.Close(); err != nil {
+		return EngineExit{Reason: fmt.Sprintf("stopped with the daemon: %v", err)}
+	}
+	return EngineExit{Reason: "stopped with the daemon"}
+}
+
+// progress reports load progress to the loop, not too often.
+func (e *engines) progress(id engineID) func(int) {
+	var mu sync.Mutex
+	var at time.Time
+	return func(permille int) {
+		mu.Lock()
+		now := time.Now()
+		due := now.Sub(at) >= progressEvery
+		if due {
+			at = now
+		}
+		mu.Unlock()
+		if due {
+			e.post(node.EngineLoading{Stage: id.stage, Run: id.run, Progress: min(max(permille, 0), 1000)})
+		}
+	}
+}

@@ -1,0 +1,78 @@
+package daemon
+
+import "time"
+
+// The bounds of the package. ARCHITECTURE.md repeats this table.
+//
+//	bound          what is bounded                         when it is full
+//	inboxSize      events waiting for the loop             who sends blocks (TCP back-pressure)
+//	maxStreams     streams of clients, of all sessions     Generate fails with 429 overloaded
+//	MaxTokens      tokens waiting in one stream            never full: the session makes no more
+//	eventLogSize   events remembered                       the oldest is forgotten, Seq shows the gap
+//	maxPulls       records pulled at once                  the others wait for their turn
+//	maxRecord      a node record on the wire               not published, not accepted
+//	maxModels, maxStages, maxText  parts of a record       not accepted
+//	maxAsks        nodes asked for their sessions at once  the others wait for their turn
+//	maxAssigned    stages configured here                  Validate refuses
+//
+// Engine starts are bounded by the stages configured: a stage starts an engine
+// only after the one before has exited. An engine has one batch at a time.
+const (
+	inboxSize    = 4096
+	maxStreams   = 4096
+	eventLogSize = 4096
+	maxPulls     = 8
+	maxAsks      = 16
+	maxAssigned  = 64
+
+	// maxRecord is what a mesh call can carry, less room for the envelope. A
+	// stage takes about 100 bytes.
+	maxRecord = 256 << 10
+	maxModels = 64
+	maxStages = 1024
+	maxText   = 512 // names and reasons in a record, in bytes
+)
+
+const (
+	// snapshotEvery is how old the snapshot of a busy loop may be.
+	snapshotEvery = 20 * time.Millisecond
+
+	// pullTimeout bounds one attempt to pull a record; pullRetryMin doubles to
+	// pullRetryMax between attempts.
+	pullTimeout  = 2 * time.Second
+	pullRetryMin = 50 * time.Millisecond
+	pullRetryMax = 2 * time.Second
+
+	// askTimeout bounds a question to another node (sessions, drain).
+	askTimeout = 2 * time.Second
+
+	// exitSettle is how long an engine whose batch failed may take to exit by
+	// itself, which says more than our killing it.
+	exitSettle = 250 * time.Millisecond
+	// killWait is how long a killed engine may take to be gone; after that it is
+	// reported as gone although the kernel still holds it.
+	killWait = 5 * time.Second
+
+	// progressEvery thins reports of load progress.
+	progressEvery = 100 * time.Millisecond
+
+	// isolatedAfter is how long an alive member may be without mesh connection
+	// before it is shown as isolated.
+	isolatedAfter = 3 * time.Second
+
+	// leaveWait bounds the goodbye to the ring.
+	leaveWait = 5 * time.Second
+	// moveWait is how long Leave waits for sessions of other owners to leave the
+	// stages here. They are not lost if they don't: their owners re-route.
+	moveWait = 5 * time.Second
+)
+
+// Graces of the parts; their sum bounds how long Run takes to stop.
+const (
+	meshGrace    = 7 * time.Second // a write to a peer whose path is gone
+	ringGrace    = 6 * time.Second
+	enginesGrace = 8 * time.Second
+	recordsGrace = 3 * time.Second
+	logGrace     = time.Second
+	loopGrace    = 2 * time.Second
+)

@@ -1,0 +1,247 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// queue is what the machine sends to its own node. Only the loop touches it. It
+// is as bounded as the machine's sessions are: each item answers one that was
+// taken out.
+type queue struct{ events []node.Event }
+
+func (q *queue) push(ev node.Event) { q.events = append(q.events, ev) }
+
+func (q *queue) pop() (node.Event, bool) {
+	if len(q.events) == 0 {
+		return nil, false
+	}
+	ev := q.events[0]
+	q.events[0] = nil
+	if q.events = q.events[1:]; len(q.events) == 0 {
+		q.events = nil // let go of what the slice held
+	}
+	return ev, true
+}
+
+// post hands an event to the loop, waiting for room. It reports false when the
+// loop has ended.
+func (d *Daemon) post(ev node.Event) bool {
+	select {
+	case d.inbox <- ev:
+		return true
+	case <-d.ended:
+		return false
+	}
+}
+
+func (d *Daemon) now() kevlard.Instant { return kevlard.Instant(time.Since(d.start)) + 1 }
+
+// loop owns the machine.
+func (d *Daemon) loop(ctx context.Context) error {
+	defer d.streams.end()
+	defer close(d.ended)
+	dog, err := newWatchdog()
+	if err != nil {
+		return err
+	}
+	defer dog.stop()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var out []node.Effect
+	published := kevlard.Instant(0)
+	dirty := true
+	for {
+		ev, ok := d.own.pop()
+		if !ok {
+			now := d.now()
+			due := d.machine.Deadline()
+			if dirty {
+				if at := published.Add(snapshotEvery); now >= at {
+					d.publishSnapshot(now)
+					published, dirty = now, false
+				} else {
+					due = min(due, at)
+				}
+			}
+			timer.Reset(max(0, due.Sub(now)))
+			select {
+			case <-ctx.Done():
+				return nil
+			case ev = <-d.inbox:
+			case <-timer.C:
+				if d.machine.Deadline() > d.now() {
+					continue // it was for the snapshot
+				}
+				ev = node.Wake{}
+			case <-dog.due():
+				if err := dog.feed(); err != nil {
+					return err
+				}
+				continue
+			}
+		}
+		out = d.machine.Step(d.now(), ev, out[:0])
+		for _, e := range out {
+			d.apply(e)
+		}
+		dirty = true
+	}
+}
+
+// apply carries out one effect and never blocks.
+func (d *Daemon) apply(e node.Effect) {
+	switch e := e.(type) {
+	case node.Send:
+		d.send(e)
+	case node.SendFrame:
+		d.sendFrame(e)
+	case node.StartEngine:
+		d.engines.start(e)
+	case node.KillEngine:
+		d.engines.killEngine(e)
+	case node.RunBatch:
+		d.engines.runBatch(e)
+	case node.Emit:
+		d.metrics.tokens.WithLabelValues("generated").Inc()
+		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token) {
+			d.metrics.ttft.Observe(time.Since(s.submitted).Seconds())
+		}
+	case node.Finish:
+		d.finish(e)
+	case node.Publish:
+		if version, changed := d.records.publish(e.Stages, e.Draining); changed {
+			d.ring.SetRecord(version)
+		}
+	case node.Report:
+		d.report(e)
+	default:
+		panic(fmt.Sprintf("daemon: effect of unknown type %T", e))
+	}
+}
+
+func (d *Daemon) finish(e node.Finish) {
+	for _, f := range e.Failovers {
+		for phase, took := range map[string]time.Duration{"detect": f.Detect, "reroute": f.Reroute, "restore": f.Restore} {
+			d.metrics.recovery.WithLabelValues(phase).Observe(took.Seconds())
+		}
+	}
+	if e.Err != nil && (e.Err.Status == 429 || e.Err.Status == 503) {
+		d.metrics.shed.WithLabelValues(e.Err.Code).Inc()
+	}
+	if s := d.streams.remove(e.Session); s != nil {
+		s.finish(Update{Reason: e.Reason, Err: e.Err, Failovers: e.Failovers})
+	}
+}
+
+// report adds to the event log.
+func (d *Daemon) report(r node.Report) {
+	e := report.Event{
+		At: time.Now().UTC(), Node: string(d.cfg.Name), Type: r.Type, Session: string(r.Session), Peer: string(r.Node),
+		Cause: r.Cause, Detail: r.Detail, TookMS: millis(r.Took),
+	}
+	if f := r.Failover; f != nil {
+		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore)}
+	}
+	d.events.add(e)
+}
+
+// snapshot is what readers see. It is immutable.
+type snapshot struct {
+	at      kevlard.Instant
+	node    node.Snapshot
+	view    topology.View
+	serving []serving // by model, in the order of view.Models
+}
+
+// serving says whether a model has a complete route now.
+type serving struct {
+	model   topology.Model
+	ok      bool
+	missing []kevlard.Layers
+}
+
+// board shows the last snapshot and lets readers wait for the next.
+type board struct {
+	mu   sync.Mutex
+	cur  *snapshot
+	next chan struct{} // closed and replaced with each snapshot
+}
+
+func newBoard() *board { return &board{cur: &snapshot{}, next: make(chan struct{})} }
+
+func (b *board) put(s *snapshot) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cur = s
+	close(b.next)
+	b.next = make(chan struct{})
+}
+
+func (b *board) get() (*snapshot, <-chan struct{}) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.cur, b.next
+}
+
+func (d *Daemon) snapshot() *snapshot {
+	s, _ := d.board.get()
+	return s
+}
+
+func (d *Daemon) publishSnapshot(now kevlard.Instant) {
+	s := &snapshot{at: now, node: d.machine.Snapshot(now)}
+	s.view = s.node.View
+	for _, m := range s.view.Models() {
+		ok, missing := d.machine.Servable(m)
+		s.serving = append(s.serving, serving{m, ok, missing})
+	}
+	d.board.put(s)
+}
+
+// watchdog feeds systemd's watchdog from the loop, so that it barks when the loop
+// is stuck. Without one, due never fires.
+type watchdog struct{ ticker *time.Ticker }
+
+func newWatchdog() (watchdog, error) {
+	limit, err := systemd.SdWatchdogEnabled(false)
+	if err != nil {
+		return watchdog{}, fmt.Errorf("read WATCHDOG_USEC: %w", err)
+	}
+	if limit == 0 {
+		return watchdog{}, nil
+	}
+	return watchdog{time.NewTicker(limit / 3)}, nil
+}
+
+func (w watchdog) due() <-chan time.Time {
+	if w.ticker == nil {
+		return nil
+	}
+	return w.ticker.C
+}
+
+func (w watchdog) feed() error { return notify(systemd.SdNotifyWatchdog) }
+
+func (w watchdog) stop() {
+	if w.ticker != nil {
+		w.ticker.Stop()
+	}
+}
+
+// notify tells systemd; without NOTIFY_SOCKET it does nothing.
+func notify(state string) error {
+	if _, err := systemd.SdNotify(false, state); err != nil {
+		return fmt.Errorf("notify systemd of %q: %w", state, err)
+	}
+	return nil
+}

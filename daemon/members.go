@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/membership"
+	"github.com/kevlard/kevlard/mesh"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// outages remembers since when peers have been without connection. Entries go
+// when the peer is back; those of nodes that never come back are dropped with the
+// next read.
+type outages struct {
+	mu    sync.Mutex
+	since map[kevlard.NodeID]time.Time
+}
+
+func (o *outages) down(n kevlard.NodeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.since == nil {
+		o.since = map[kevlard.NodeID]time.Time{}
+	}
+	o.since[n] = time.Now()
+}
+
+func (o *outages) up(n kevlard.NodeID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.since, n)
+}
+
+// read copies the table and drops the nodes that known does not name.
+func (o *outages) read(known map[kevlard.NodeID]bool) map[kevlard.NodeID]time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	maps.DeleteFunc(o.since, func(n kevlard.NodeID, _ time.Time) bool { return !known[n] })
+	return maps.Clone(o.since)
+}
+
+// Members returns the ring as this node sees it, by name.
+func (d *Daemon) Members() report.Members {
+	members := d.ring.Members()
+	known := map[kevlard.NodeID]bool{}
+	for _, m := range members {
+		known[m.Name] = true
+	}
+	links := map[kevlard.NodeID]mesh.PeerStatus{}
+	for _, p := range d.mesh.Peers() {
+		links[p.Peer.Node] = p
+	}
+	peers := map[kevlard.NodeID]node.PeerInfo{}
+	for _, p := range d.snapshot().node.Peers {
+		peers[p.Node] = p
+	}
+	since := d.outages.read(known)
+	out := report.Members{Ring: d.cfg.Ring, Self: string(d.cfg.Name), Nodes: make([]report.Member, 0, len(members))}
+	for _, m := range members {
+		var r report.Member
+		if m.Name == d.cfg.Name {
+			r = d.self(m)
+		} else {
+			r = d.member(m, links[m.Name], peers[m.Name], since[m.Name])
+		}
+		switch r.State {
+		case "dead", "left":
+		default:
+			out.Size++
+		}
+		out.Nodes = append(out.Nodes, r)
+	}
+	return out
+}
+
+// describeMember fills what is known of any member.
+func (d *Daemon) describeMember(m membership.Member) report.Member {
+	rec := d.records.of(m)
+	r := report.Member{
+		Name: string(m.Name), ID: m.Meta.Peer, Role: m.Meta.Role, Addr: m.Addr, MeshAddr: m.Meta.Mesh, BulkAddr: m.Meta.Bulk,
+		State: string(state(m, rec)), Version: m.Meta.Version, Boot: string(m.Meta.Boot), Zone: rec.Zone, Labels: maps.Clone(rec.Labels),
+		Engines: []report.Engine{}, Stages: describeStages(rec.Stages, rec.Draining),
+	}
+	if r.Labels == nil {
+		r.Labels = map[string]string{}
+	}
+	if m.Meta.API != "" {
+		r.API = "http://" + m.Meta.API
+	}
+	return r
+}
+
+func (d *Daemon) self(m membership.Member) report.Member {
+	r := d.describeMember(m)
+	r.PID, r.Control, r.Engines = os.Getpid(), d.cfg.Control, d.describeEngines()
+	r.Ready, r.Reason = d.Ready()
+	return r
+}
+
+// member adds what our links say: a node that gossip calls alive and the mesh can't
+// reach is isolated from here.
+func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.PeerInfo, down time.Time) report.Member {
+	r := d.describeMember(m)
+	for _, rtt := range []time.Duration{m.RTT, link.RTT, peer.RTT} { // the best known last
+		if rtt > 0 {
+			r.RTTMS = millis(rtt)
+		}
+	}
+	if down.IsZero() {
+		down = m.Since
+	}
+	switch {
+	case r.State != "alive":
+		r.Reason = r.State
+	case !link.Connected && time.Since(down) > isolatedAfter:
+		r.State, r.Reason = "isolated", "gossip reaches it, the mesh does not"
+		if link.LastError != "" {
+			r.Reason += ": " + link.LastError
+		}
+	case !link.Connected:
+		r.Reason = "the mesh is not connected to it"
+	case peer.Silent:
+		r.Reason = "connected, but nothing is heard from it"
+	default:
+		r.Reason = unready(d.records.of(m).Stages)
+		r.Ready = r.Reason == ""
+	}
+	return r
+}
+
+// unready names the first stage that takes no work, "" if there is none.
+func unready(stages []topology.Stage) string {
+	for _, s := range stages {
+		if s.State == topology.Ready {
+			continue
+		}
+		why := fmt.Sprintf("stage %v is %s", s.Key.Layers, s.State)
+		if s.State == topology.Loading && s.Progress > 0 {
+			why += fmt.Sprintf(" (%d %%)", s.Progress/10)
+		}
+		if s.Reason != "" {
+			why += ": " + s.Reason
+		}
+		return why
+	}
+	return ""
+}
+
+func describeStages(stages []topology.Stage, draining bool) []report.Stage {
+	out := make([]report.Stage, 0, len(stages))
+	for _, s := range stages {
+		r := report.Stage{
+			Model: s.Key.Model.String(), Lo: s.Key.Layers.Lo, Hi: s.Key.Layers.Hi, State: string(s.State),
+			Progress: float64(s.Progress) / 1000, Reason: s.Reason,
+		}
+		if draining && s.State == topology.Ready {
+			r.State = "draining"
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (d *Daemon) describeEngines() []report.Engine {
+	out := []report.Engine{}
+	for _, e := range d.engines.loaded() {
+		out = append(out, report.Engine{
+			PID: e.info.PID, Device: e.info.Device, Lo: e.stage.Layers.Lo, Hi: e.stage.Layers.Hi, Class: e.info.Class, WeightBytes: e.info.WeightBytes,
+		})
+	}
+	return out
+}
+
+// millis is d in milliseconds, to the microsecond.
+func millis(d time.Duration) float64 { return math.Round(float64(d)/1e3) / 1e3 }

@@ -1,0 +1,110 @@
+package daemon
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// metrics are those of cli.md that exist so far. What the snapshot holds is read
+// from it at each scrape; the rest is counted where it happens.
+type metrics struct {
+	registry *prometheus.Registry
+	tokens   *prometheus.CounterVec
+	recovery *prometheus.HistogramVec
+	step     *prometheus.HistogramVec
+	shed     *prometheus.CounterVec
+	ttft     prometheus.Histogram
+	garbage  prometheus.Counter
+}
+
+func newMetrics(d *Daemon) *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		tokens: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kevlard_tokens_total", Help: "Tokens of sessions owned here: prompt (taken) and generated.",
+		}, []string{"kind"}),
+		recovery: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kevlard_recovery_seconds", Help: "Failovers of sessions owned here by phase: detect, reroute, restore.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 2, 14),
+		}, []string{"phase"}),
+		step: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kevlard_step_seconds", Help: "Time of one batch in the engine of a stage here.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14),
+		}, []string{"stage"}),
+		shed: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kevlard_shed_total", Help: "Sessions refused or given up for want of room or a route.",
+		}, []string{"reason"}),
+		ttft: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "kevlard_ttft_seconds", Help: "From submission to the first token, of sessions owned here.",
+			Buckets: prometheus.ExponentialBuckets(0.005, 2, 14),
+		}),
+		garbage: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "kevlard_bad_messages_total", Help: "Messages and frames from peers that this build could not read.",
+		}),
+	}
+	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, gauges{d},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+func (m *metrics) observeStep(k kevlard.StageKey, took time.Duration) {
+	m.step.WithLabelValues(fmt.Sprintf("%d-%d", k.Layers.Lo, k.Layers.Hi)).Observe(took.Seconds())
+}
+
+// Gatherer returns the node's metrics registry, for /metrics.
+func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }
+
+// gauges reads the snapshot at each scrape.
+type gauges struct{ d *Daemon }
+
+// Describe sends nothing: which labels there are depends on the ring.
+func (gauges) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (g gauges) Collect(out chan<- prometheus.Metric) {
+	emit := func(kind prometheus.ValueType, name, help string, v float64, labels ...string) {
+		var names, values []string
+		for i := 0; i < len(labels); i += 2 {
+			names, values = append(names, labels[i]), append(values, labels[i+1])
+		}
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc(name, help, names, nil), kind, v, values...)
+	}
+	s := g.d.snapshot()
+	members := map[string]int{"alive": 0, "suspect": 0, "dead": 0, "left": 0, "draining": 0, "isolated": 0}
+	for _, m := range g.d.Members().Nodes {
+		members[m.State]++
+	}
+	for state, n := range members {
+		emit(prometheus.GaugeValue, "kevlard_members", "Members of the ring as this node sees them.", float64(n), "state", state)
+	}
+	sessions := map[string]int{"queued": 0, "prefill": 0, "decode": 0, "recovering": 0}
+	for _, i := range s.node.Sessions {
+		sessions[i.State]++
+	}
+	for state, n := range sessions {
+		emit(prometheus.GaugeValue, "kevlard_sessions", "Sessions owned here.", float64(n), "state", state)
+	}
+	c := s.node.Counters
+	for why, n := range c.Failovers {
+		emit(prometheus.CounterValue, "kevlard_failovers_total", "Re-routes of running sessions owned here.", float64(n), "cause", why)
+	}
+	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
+	rows := 0
+	for _, st := range s.node.Stages {
+		rows += st.QueuedRows
+		ready := 0.0
+		if st.State == topology.Ready {
+			ready = 1
+		}
+		emit(prometheus.GaugeValue, "kevlard_stage_ready", "1 when the stage here takes work.", ready,
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+	}
+	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
+}

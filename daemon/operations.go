@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/node"
+)
+
+// errStopped is what operations return when the loop has ended.
+var errStopped = errors.New("this node is stopping")
+
+// Join joins the ring through addrs (gossip host:port) and verifies that the ring
+// shows this node. It fails when nobody answered.
+func (d *Daemon) Join(ctx context.Context, addrs []string) (report.Join, error) {
+	res, err := d.ring.Join(ctx, addrs)
+	out := report.Join{Asked: res.Asked, Answered: res.Answered, Errors: map[string]string{}, Seen: []string{}}
+	for a, e := range res.Errors {
+		out.Errors[a] = e
+	}
+	for _, n := range res.Seen {
+		out.Seen = append(out.Seen, string(n))
+	}
+	return out, err
+}
+
+// ForceLeave declares a dead member gone and frees its name.
+func (d *Daemon) ForceLeave(name kevlard.NodeID) error {
+	if err := d.ring.ForceLeave(name); err != nil {
+		return err
+	}
+	d.report(node.Report{Type: "force-leave", Node: name})
+	return nil
+}
+
+// Drain stops (with undo: resumes) the taking of new sessions by a node; an empty
+// name means this one. Sessions of other owners leave its stages, its own go on.
+func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) error {
+	if name == "" || name == d.cfg.Name {
+		return d.drainSelf(ctx, undo)
+	}
+	body, err := json.Marshal(drainCall{undo})
+	if err != nil {
+		return fmt.Errorf("encode the drain call: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	if _, err := d.mesh.Call(ctx, name, methodDrain, body); err != nil {
+		return fmt.Errorf("drain node %s: %w", name, err)
+	}
+	return nil
+}
+
+// drainSelf returns when the machine has taken the order.
+func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
+	if !d.post(node.Drain{Undo: undo}) {
+		return errStopped
+	}
+	for {
+		s, next := d.board.get()
+		if s.node.Draining != undo {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("drain: %w", context.Cause(ctx))
+		case <-d.ended:
+			return errStopped
+		case <-next:
+		}
+	}
+	typ := "drain"
+	if undo {
+		typ = "drain-undo"
+	}
+	d.report(node.Report{Type: typ})
+	return nil
+}
+
+// Leave drains this node, waits until the sessions it owns have ended (at most
+// timeout) and those of others have left its stages (at most moveWait of that),
+// says goodbye to the ring, and ends Run. The result says whether own sessions
+// were cut off.
+func (d *Daemon) Leave(ctx context.Context, timeout time.Duration) (report.Leave, error) {
+	if err := d.drainSelf(ctx, false); err != nil {
+		return report.Leave{}, err
+	}
+	d.await(ctx, timeout, func(s *snapshot) bool { return len(s.node.Sessions) == 0 && d.streams.count() == 0 })
+	d.await(ctx, min(timeout, moveWait), func(s *snapshot) bool { return s.hosted() == 0 })
+	cut := d.streams.count()
+	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
+	defer cancel()
+	err := d.ring.Leave(bye)
+	select {
+	case d.left <- struct{}{}:
+	default: // another Leave was first
+	}
+	return report.Leave{Lost: cut > 0, Cut: cut}, err
+}
+
+// await returns when ok holds for the newest snapshot, or after timeout.
+func (d *Daemon) await(ctx context.Context, timeout time.Duration, ok func(*snapshot) bool) {
+	limit := time.NewTimer(timeout)
+	defer limit.Stop()
+	for {
+		s, next := d.board.get()
+		if ok(s) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.ended:
+			return
+		case <-limit.C:
+			return
+		case <-next:
+		}
+	}
+}
+
+// hosted is how many sessions the stages of this node hold.
+func (s *snapshot) hosted() int {
+	n := 0
+	for _, st := range s.node.Stages {
+		n += st.Sessions
+	}
+	return n
+}

@@ -1,0 +1,144 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/mesh"
+	"github.com/kevlard/kevlard/node"
+)
+
+// The methods that nodes call on each other over the mesh. Whoever holds the
+// cluster secret may call them.
+const (
+	methodRecord   = "record"   // the node record, sealed
+	methodSessions = "sessions" // report.Sessions of the node, in JSON
+	methodDrain    = "drain"    // a drainCall in JSON; answers nothing
+)
+
+type drainCall struct {
+	Undo bool `json:"undo"`
+}
+
+// handler connects the mesh to the loop. Its functions block while the inbox is
+// full, which holds up the one connection that they are called by.
+func (d *Daemon) handler() mesh.Handler {
+	return mesh.Handler{
+		Control: func(from mesh.Peer, msg []byte) {
+			m, err := d.codec.DecodeMessage(msg)
+			if err != nil {
+				d.garbage(from, err)
+				return
+			}
+			d.post(node.Received{From: from.Node, Boot: from.Boot, Message: m})
+		},
+		Data: func(from mesh.Peer, header, body []byte) {
+			f, err := d.codec.DecodeFrame(header, body)
+			if err != nil {
+				d.garbage(from, err)
+				return
+			}
+			d.post(node.Arrived{From: from.Node, Boot: from.Boot, Frame: f})
+		},
+		Call: d.answer,
+		Up: func(p mesh.Peer) {
+			d.outages.up(p.Node)
+			d.records.stir()
+			d.post(node.PeerUp{Node: p.Node, Boot: p.Boot})
+		},
+		Down: func(p mesh.Peer, err error) {
+			d.outages.down(p.Node)
+			d.post(node.PeerDown{Node: p.Node, Cause: cause(err)})
+		},
+		Refused: func(name, addr, reason string) {
+			d.report(node.Report{Type: "refused-peer", Node: kevlard.NodeID(name), Cause: reason, Detail: addr})
+		},
+	}
+}
+
+// garbage counts what a peer sent and this build can't read; the connection goes
+// on. One event a minute and peer is enough.
+func (d *Daemon) garbage(from mesh.Peer, err error) {
+	d.metrics.garbage.Inc()
+	if d.seldom.allow(string(from.Node)) {
+		d.report(node.Report{Type: "bad-message", Node: from.Node, Cause: "format", Detail: err.Error()})
+	}
+}
+
+// cause names why a link broke, in the words of failovers.
+func cause(err error) string {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, mesh.ErrRemoved):
+		return "dead" // only the ring's word takes a peer out of the set
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "keepalive"
+	}
+	return "reset"
+}
+
+// answer serves the calls of other nodes.
+func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body []byte) ([]byte, error) {
+	switch method {
+	case methodRecord:
+		return d.records.sealed(), nil
+	case methodSessions:
+		return json.Marshal(d.ownSessions())
+	case methodDrain:
+		var c drainCall
+		if err := json.Unmarshal(body, &c); err != nil {
+			return nil, fmt.Errorf("decode the drain call: %w", err)
+		}
+		return nil, d.drainSelf(ctx, c.Undo)
+	}
+	return nil, fmt.Errorf("node %s does not know the method %.40q; it runs version %s", d.cfg.Name, method, d.cfg.Version)
+}
+
+// send carries out Send. What cannot even be queued comes back as SendFailed.
+func (d *Daemon) send(e node.Send) {
+	if e.To == d.cfg.Name {
+		d.own.push(node.Received{From: d.cfg.Name, Boot: d.boot, Message: e.Message})
+		return
+	}
+	b, err := d.codec.EncodeMessage(e.Message)
+	if err == nil {
+		err = d.mesh.Control(e.To, b)
+	}
+	d.failed(e.To, err)
+}
+
+// sendFrame carries out SendFrame. The mesh copies header and rows.
+func (d *Daemon) sendFrame(e node.SendFrame) {
+	if e.To == d.cfg.Name {
+		d.own.push(node.Arrived{From: d.cfg.Name, Boot: d.boot, Frame: e.Frame})
+		return
+	}
+	header, body, err := d.codec.EncodeFrame(e.Frame)
+	if err == nil {
+		err = d.mesh.Data(e.To, header, body...)
+	}
+	d.failed(e.To, err)
+}
+
+// failed tells the machine that a node can't be reached now: once, until a send
+// to that node succeeds again. What the machine does about it may well be another
+// message to the same node, and the loop would never get out of that. Being not
+// connected is ordinary; anything else is an event too.
+func (d *Daemon) failed(to kevlard.NodeID, err error) {
+	if err == nil {
+		delete(d.unsendable, to)
+		return
+	}
+	if d.unsendable[to] {
+		return
+	}
+	d.unsendable[to] = true
+	if !errors.Is(err, mesh.ErrNotConnected) && !errors.Is(err, mesh.ErrNoPeer) && d.seldom.allow("send "+string(to)) {
+		d.report(node.Report{Type: "send-failed", Node: to, Detail: err.Error()})
+	}
+	d.own.push(node.SendFailed{Node: to})
+}

@@ -1,0 +1,252 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Ready reports whether this node can take a session now, and if not, why: some
+// model must have a complete route over nodes that are up and heard, and no engine
+// here may be stalled or broken.
+func (d *Daemon) Ready() (ok bool, reason string) {
+	s := d.snapshot()
+	select {
+	case <-d.ended:
+		return false, "stopping"
+	default:
+	}
+	switch {
+	case s.at == 0:
+		return false, "starting"
+	case s.node.Draining:
+		return false, "draining: no new sessions are taken"
+	}
+	for _, st := range s.node.Stages {
+		if st.State == topology.Stalled || st.State != topology.Ready && st.Reason != "" {
+			return false, unready([]topology.Stage{st.Stage})
+		}
+	}
+	missing := ""
+	for _, m := range s.serving {
+		if m.ok {
+			return true, ""
+		}
+		if missing == "" {
+			missing = fmt.Sprintf("model %q has no complete route now: nobody serves layers %s", m.model.Name, joined(m.missing))
+		}
+	}
+	if missing != "" {
+		return false, missing
+	}
+	return false, "no node of the ring holds a model"
+}
+
+func joined(ranges []kevlard.Layers) string {
+	s := make([]string, len(ranges))
+	for i, l := range ranges {
+		s[i] = l.String()
+	}
+	return strings.Join(s, ", ")
+}
+
+// Models lists the models that some live node holds stages of, by name and ID,
+// whether or not they can be served now.
+func (d *Daemon) Models() []topology.Model {
+	view := d.snapshot().view
+	live := topology.View{}
+	for _, n := range view.Nodes {
+		if n.State != topology.Dead && n.State != topology.Left {
+			live.Nodes = append(live.Nodes, n)
+		}
+	}
+	return live.Models()
+}
+
+// Topology returns the models of the ring and their pipelines.
+func (d *Daemon) Topology() report.Topology {
+	view := d.snapshot().view
+	out := report.Topology{Models: []report.Model{}}
+	for _, m := range view.Models() {
+		l := view.Layout(m)
+		r := report.Model{
+			ID: m.ID.String(), Name: m.Name, Layers: m.Layers, Context: m.Context, Degraded: len(l.Shortages)+len(l.Missing) > 0,
+			Pipelines: []report.Pipeline{}, UnderReplicated: []report.UnderReplicated{},
+		}
+		for _, p := range l.Pipelines {
+			stages := []report.PipelineStage{}
+			for _, s := range p.Stages {
+				stages = append(stages, report.PipelineStage{Lo: s.Layers.Lo, Hi: s.Layers.Hi, Node: string(s.Node), State: string(s.State), Shared: s.Shared})
+			}
+			r.Pipelines = append(r.Pipelines, report.Pipeline{ID: p.ID, Stages: stages})
+		}
+		for _, s := range l.Shortages {
+			r.UnderReplicated = append(r.UnderReplicated, report.UnderReplicated{Lo: s.Layers.Lo, Hi: s.Layers.Hi, Ready: s.Ready, Want: s.Want})
+		}
+		out.Models = append(out.Models, r)
+	}
+	return out
+}
+
+// Sessions returns the live sessions owned here, or with all those of every
+// member, by owner and id. Members that do not answer within askTimeout are named
+// as unreachable.
+func (d *Daemon) Sessions(ctx context.Context, all bool) report.Sessions {
+	out := d.ownSessions()
+	if !all {
+		return out
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asks errgroup.Group
+	asks.SetLimit(maxAsks)
+	for _, n := range d.snapshot().view.Nodes {
+		if n.ID == d.cfg.Name || n.State == topology.Dead || n.State == topology.Left {
+			continue
+		}
+		asks.Go(func() error {
+			theirs, err := d.askSessions(ctx, n.ID)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				d.log.Debug("sessions not learned", "peer", n.ID, "err", err)
+				out.Unreachable = append(out.Unreachable, string(n.ID))
+				return nil
+			}
+			out.Sessions = append(out.Sessions, theirs.Sessions...)
+			return nil
+		})
+	}
+	_ = asks.Wait() // the functions return nil: who did not answer is named
+	slices.Sort(out.Unreachable)
+	slices.SortFunc(out.Sessions, func(a, b report.Session) int {
+		if c := strings.Compare(a.Owner, b.Owner); c != 0 {
+			return c
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return out
+}
+
+func (d *Daemon) askSessions(ctx context.Context, n kevlard.NodeID) (report.Sessions, error) {
+	var theirs report.Sessions
+	b, err := d.mesh.Call(ctx, n, methodSessions, nil)
+	if err != nil {
+		return theirs, err
+	}
+	if err := json.Unmarshal(b, &theirs); err != nil {
+		return theirs, fmt.Errorf("decode the sessions of node %s: %w", n, err)
+	}
+	return theirs, nil
+}
+
+func (d *Daemon) ownSessions() report.Sessions {
+	out := report.Sessions{Sessions: []report.Session{}}
+	for _, s := range d.snapshot().node.Sessions {
+		r := report.Session{
+			ID: string(s.ID), Model: s.Model.String(), Owner: string(d.cfg.Name), Epoch: s.Fence.Epoch, Term: s.Fence.Term, Tokens: s.Tokens,
+			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),
+		}
+		for _, h := range s.Route {
+			r.Route = append(r.Route, string(h.Node))
+			r.Standbys = append(r.Standbys, []string{}) // no copies yet: failover recomputes
+			r.ReplicatedThrough = append(r.ReplicatedThrough, 0)
+		}
+		out.Sessions = append(out.Sessions, r)
+	}
+	return out
+}
+
+// Status returns this node's health, what is wrong and what to do.
+func (d *Daemon) Status() report.Status {
+	s := d.snapshot()
+	members := d.Members()
+	out := report.Status{
+		Node: string(d.cfg.Name), Ring: d.cfg.Ring, Role: d.cfg.Role, Version: d.cfg.Version, Boot: string(d.boot), PID: os.Getpid(),
+		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{},
+		Sessions: report.SessionCounts{Owned: len(s.node.Sessions), Hosted: s.hosted(), FencedItems: s.node.Counters.Fenced},
+	}
+	out.Ready, out.Reason = d.Ready()
+	for _, m := range members.Nodes {
+		counts := map[string]*int{
+			"alive": &out.Members.Alive, "suspect": &out.Members.Suspect, "dead": &out.Members.Dead,
+			"left": &out.Members.Left, "draining": &out.Members.Draining, "isolated": &out.Members.Isolated,
+		}
+		if n := counts[m.State]; n != nil {
+			*n++
+		}
+		if m.Name == out.Node {
+			out.Stages = m.Stages
+		}
+	}
+	known := map[kevlard.NodeID]node.PeerInfo{}
+	for _, p := range s.node.Peers {
+		known[p.Node] = p
+	}
+	for _, p := range d.mesh.Peers() {
+		l := report.Link{Peer: string(p.Peer.Node), Up: p.Connected, Silent: known[p.Peer.Node].Silent, RTTMS: millis(p.RTT)}
+		if !p.Connected {
+			l.Error = p.LastError
+		}
+		out.Links = append(out.Links, l)
+	}
+	out.Problems = problems(s, members, out)
+	return out
+}
+
+// problems lists what is wrong, the worst first.
+func problems(s *snapshot, members report.Members, st report.Status) []report.Problem {
+	out := []report.Problem{}
+	add := func(what, fix string) { out = append(out, report.Problem{What: what, Fix: fix}) }
+	if st.Draining {
+		add("this node is draining", "run `kevlard drain --undo` to take sessions again")
+	}
+	for _, m := range s.serving {
+		if !m.ok {
+			add(fmt.Sprintf("model %s has no complete route: layers %s are not served", m.model.Name, joined(m.missing)),
+				"start a node with these layers, or see `kevlard topology` and the log of the nodes that should hold them")
+		}
+	}
+	for _, x := range st.Stages {
+		if x.Reason != "" {
+			add(fmt.Sprintf("stage [%d,%d) here is %s: %s", x.Lo, x.Hi, x.State, x.Reason), "see the log of this node; the engine is restarted by itself")
+		}
+	}
+	for _, m := range members.Nodes {
+		switch m.State {
+		case "isolated":
+			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), fmt.Sprintf("check that TCP %s is reachable from here and back (firewall, [mesh] fabric)", m.MeshAddr))
+		case "dead":
+			add(fmt.Sprintf("node %s is dead", m.Name), fmt.Sprintf("start it again, or free its name with `kevlard force-leave %s`", m.Name))
+		}
+	}
+	if len(members.Nodes) == 1 {
+		add("this node is alone in its ring", "run `kevlard join ADDR`, or set [ring] join")
+	}
+	if len(s.serving) == 0 && s.at != 0 {
+		add("no node of the ring holds a model", "set [models] assign on a host")
+	}
+	return out
+}
+
+// checkSessionID refuses ids that the protocol can't carry.
+func checkSessionID(id kevlard.SessionID) error {
+	if n := len(id); n == 0 || n > protocol.MaxID {
+		return fmt.Errorf("the session id has %d bytes, want 1 to %d", n, protocol.MaxID)
+	}
+	return nil
+}

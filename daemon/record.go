@@ -1,0 +1,170 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/fxamacker/cbor/v2"
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// record is what a node tells the others about itself, beyond the few bytes that
+// gossip carries. Its wire form, the answer to the mesh call "record", is the CBOR
+// map of a sealed: the CBOR of the record and an ed25519 signature by the node
+// key over the label recordLabel and those bytes. Readers ignore keys they do not
+// know; a key is never reused.
+type record struct {
+	Node     kevlard.NodeID    `cbor:"1,keyasint"`
+	Boot     kevlard.BootID    `cbor:"2,keyasint"`
+	Version  uint64            `cbor:"3,keyasint"` // grows within a boot, from 1
+	Models   []topology.Model  `cbor:"4,keyasint,omitempty"`
+	Stages   []topology.Stage  `cbor:"5,keyasint,omitempty"`
+	Draining bool              `cbor:"6,keyasint,omitempty"`
+	Zone     string            `cbor:"7,keyasint,omitempty"`
+	Labels   map[string]string `cbor:"8,keyasint,omitempty"`
+}
+
+type sealed struct {
+	Record    []byte `cbor:"1,keyasint"`
+	Signature []byte `cbor:"2,keyasint"`
+}
+
+// recordLabel keeps a record's signature from being valid for anything else.
+const recordLabel = "kevlard node record 1\x00"
+
+// errRecord marks a record that is not to be believed.
+var errRecord = errors.New("bad node record")
+
+// recordCodec seals and opens records. It is safe for concurrent use.
+type recordCodec struct {
+	enc cbor.EncMode
+	dec cbor.DecMode
+}
+
+func newRecordCodec() recordCodec {
+	enc, err := cbor.CoreDetEncOptions().EncMode()
+	if err != nil {
+		panic(fmt.Sprintf("daemon: cbor encoder options: %v", err)) // constants of ours
+	}
+	dec, err := cbor.DecOptions{
+		MaxArrayElements: maxStages,
+		MaxMapPairs:      64,
+		MaxNestedLevels:  8,
+		IndefLength:      cbor.IndefLengthForbidden,
+		TagsMd:           cbor.TagsForbidden,
+		DupMapKey:        cbor.DupMapKeyEnforcedAPF,
+	}.DecMode()
+	if err != nil {
+		panic(fmt.Sprintf("daemon: cbor decoder options: %v", err)) // constants of ours
+	}
+	return recordCodec{enc, dec}
+}
+
+// seal signs r. It fails when r is too large for others to accept.
+func (c recordCodec) seal(r record, key crypto.PrivKey) ([]byte, error) {
+	body, err := c.enc.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("encode node record: %w", err)
+	}
+	sig, err := key.Sign(append([]byte(recordLabel), body...))
+	if err != nil {
+		return nil, fmt.Errorf("sign node record: %w", err)
+	}
+	out, err := c.enc.Marshal(sealed{body, sig})
+	if err != nil {
+		return nil, fmt.Errorf("encode node record: %w", err)
+	}
+	if len(out) > maxRecord {
+		return nil, fmt.Errorf("node record of %d bytes, others accept %d: assign fewer stages", len(out), maxRecord)
+	}
+	return out, nil
+}
+
+// open verifies that b was sealed by the peer with the given ID and is well
+// formed. Errors are errRecord.
+func (c recordCodec) open(b []byte, peerID string) (record, error) {
+	fail := func(err error) (record, error) { return record{}, fmt.Errorf("%w: %w", errRecord, err) }
+	if len(b) > maxRecord {
+		return fail(fmt.Errorf("%d bytes, at most %d are taken", len(b), maxRecord))
+	}
+	var s sealed
+	if err := c.dec.Unmarshal(b, &s); err != nil {
+		return fail(fmt.Errorf("decode envelope: %w", err))
+	}
+	id, err := peer.Decode(peerID)
+	if err != nil {
+		return fail(fmt.Errorf("peer ID %.80q: %w", peerID, err))
+	}
+	pub, err := id.ExtractPublicKey()
+	if err != nil {
+		return fail(fmt.Errorf("public key of peer %s: %w", peerID, err))
+	}
+	ok, err := pub.Verify(append([]byte(recordLabel), s.Record...), s.Signature)
+	if err != nil || !ok {
+		return fail(errors.Join(fmt.Errorf("not signed by peer %s", peerID), err))
+	}
+	var r record
+	if err := c.dec.Unmarshal(s.Record, &r); err != nil {
+		return fail(fmt.Errorf("decode: %w", err))
+	}
+	if err := r.check(); err != nil {
+		return fail(err)
+	}
+	return r, nil
+}
+
+// check refuses what this node would not want to compute with.
+func (r record) check() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if len(r.Node) == 0 || len(r.Node) > protocol.MaxID || len(r.Boot) == 0 || len(r.Boot) > protocol.MaxID {
+		bad("node of %d and boot of %d bytes, want 1 to %d", len(r.Node), len(r.Boot), protocol.MaxID)
+	}
+	if len(r.Models) > maxModels || len(r.Stages) > maxStages {
+		return errors.Join(append(errs, fmt.Errorf("%d models and %d stages, at most %d and %d are taken", len(r.Models), len(r.Stages), maxModels, maxStages))...)
+	}
+	layers := map[kevlard.Digest]int{}
+	for i, m := range r.Models {
+		if m.Layers < 1 || m.Context < 1 || m.Vocab < 1 || len(m.Name) > maxText {
+			bad("model %d: %d layers, context %d, vocabulary %d, name of %d bytes", i, m.Layers, m.Context, m.Vocab, len(m.Name))
+		}
+		layers[m.ID] = m.Layers
+	}
+	states := []topology.StageState{topology.Cold, topology.Loading, topology.Ready, topology.Stalled}
+	for i, s := range r.Stages {
+		l := s.Key.Layers
+		if n, ok := layers[s.Key.Model]; !ok || l.Lo < 0 || l.Hi <= l.Lo || l.Hi > n {
+			bad("stage %d: layers %v of a model with %d", i, l, n)
+		}
+		if !slices.Contains(states, s.State) || s.Progress < 0 || s.Progress > 1000 || s.Cells < 0 || len(s.Class) > maxText || len(s.Reason) > maxText {
+			bad("stage %d: state %.20q, progress %d, cells %d, class of %d and reason of %d bytes", i, s.State, s.Progress, s.Cells, len(s.Class), len(s.Reason))
+		}
+	}
+	if len(r.Zone) > maxText {
+		bad("zone of %d bytes, want at most %d", len(r.Zone), maxText)
+	}
+	for k, v := range r.Labels {
+		if len(k) > maxText || len(v) > maxText {
+			bad("label of %d and %d bytes, want at most %d", len(k), len(v), maxText)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// clip shortens what this node could make too long for others to accept.
+func (r record) clip() record {
+	r.Stages = slices.Clone(r.Stages)
+	for i := range r.Stages {
+		if s := &r.Stages[i]; len(s.Reason) > maxText {
+			s.Reason = string(bytes.ToValidUTF8([]byte(s.Reason[:maxText]), nil))
+		}
+	}
+	return r
+}

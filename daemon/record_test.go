@@ -1,0 +1,157 @@
+package daemon
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+	"github.com/libp2p/go-libp2p/core/peer"
+	"pgregory.net/rapid"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/topology"
+)
+
+func newKey(t testing.TB) (crypto.PrivKey, string) {
+	key, _, err := crypto.GenerateEd25519Key(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := peer.IDFromPrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key, id.String()
+}
+
+func someRecord() record {
+	m := topology.Model{ID: kevlard.Digest{1, 2}, Name: "fairy", Layers: 8, Context: 2048, Vocab: 4096}
+	return record{
+		Node: "node-1", Boot: "01J", Version: 7, Models: []topology.Model{m}, Draining: true, Zone: "z", Labels: map[string]string{"rack": "4"},
+		Stages: []topology.Stage{
+			{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 0, Hi: 3}}, State: topology.Ready, Class: "c", Progress: 1000, Cells: 4096},
+			{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 3, Hi: 8}}, State: topology.Cold, Reason: "engine exited: signal: killed"},
+		},
+	}
+}
+
+func TestRecordRoundTrip(t *testing.T) {
+	key, id := newKey(t)
+	c := newRecordCodec()
+	b, err := c.seal(someRecord(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.open(b, id)
+	if err != nil || !reflect.DeepEqual(got, someRecord()) {
+		t.Errorf("opened %+v, %v", got, err)
+	}
+}
+
+// TestRecordIsBelievedOnlyFromItsPeer changes any byte, or the peer.
+func TestRecordIsBelievedOnlyFromItsPeer(t *testing.T) {
+	key, id := newKey(t)
+	_, other := newKey(t)
+	c := newRecordCodec()
+	b, err := c.seal(someRecord(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.open(b, other); !errors.Is(err, errRecord) {
+		t.Errorf("another peer's record: %v", err)
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		bad := bytes.Clone(b)
+		bad[rapid.IntRange(0, len(b)-1).Draw(t, "at")] ^= byte(rapid.IntRange(1, 255).Draw(t, "flip"))
+		if r, err := c.open(bad, id); err == nil && !reflect.DeepEqual(r, someRecord()) {
+			t.Fatalf("a damaged record was opened as %+v", r)
+		}
+	})
+}
+
+func TestRecordLimits(t *testing.T) {
+	key, id := newKey(t)
+	c := newRecordCodec()
+	for want, change := range map[string]func(*record){
+		"want 1 to 128":       func(r *record) { r.Boot = "" },
+		"models and":          func(r *record) { r.Models = make([]topology.Model, maxModels+1) },
+		"0 layers":            func(r *record) { r.Models[0].Layers = 0 },
+		"layers [0,9)":        func(r *record) { r.Stages[0].Key.Layers.Hi = 9 },
+		"of a model with 0":   func(r *record) { r.Stages[0].Key.Model = kevlard.Digest{9} },
+		`state "hot"`:         func(r *record) { r.Stages[0].State = "hot" },
+		"reason of 513 bytes": func(r *record) { r.Stages[1].Reason = strings.Repeat("x", maxText+1) },
+	} {
+		r := someRecord()
+		change(&r)
+		b, err := c.seal(r, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.open(b, id); !errors.Is(err, errRecord) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+		if want == "reason of 513 bytes" {
+			if b, err = c.seal(r.clip(), key); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.open(b, id); err != nil {
+				t.Errorf("a clipped reason is refused: %v", err)
+			}
+		}
+	}
+	r := someRecord()
+	for range 100 {
+		r.Labels[strings.Repeat("k", 100)+string(rune('a'+len(r.Labels)))] = strings.Repeat("v", 4000)
+	}
+	if _, err := c.seal(r, key); err == nil {
+		t.Error("a record over the limit was sealed")
+	}
+}
+
+// FuzzRecord opens arbitrary envelopes and arbitrary signed contents.
+func FuzzRecord(f *testing.F) {
+	key, id := newKey(f)
+	c := newRecordCodec()
+	b, err := c.seal(someRecord(), key)
+	if err != nil {
+		f.Fatal(err)
+	}
+	body, err := c.enc.Marshal(someRecord())
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(body)
+	f.Add([]byte{0xa1, 0x05, 0x9b, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := c.open(b, id); err != nil && !errors.Is(err, errRecord) {
+			t.Errorf("error %v is no errRecord", err)
+		}
+		sig, err := key.Sign(append([]byte(recordLabel), b...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		env, err := c.enc.Marshal(sealed{b, sig})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := c.open(env, id)
+		if err != nil {
+			return
+		}
+		if err := r.check(); err != nil {
+			t.Errorf("opened a record that fails its check: %v", err)
+		}
+		again, err := c.seal(r, key)
+		if err != nil {
+			return // re-encoded larger than the limit
+		}
+		if back, err := c.open(again, id); err != nil || !reflect.DeepEqual(back, r) {
+			t.Errorf("%+v came back as %+v, %v", r, back, err)
+		}
+	})
+}

@@ -1,0 +1,312 @@
+package daemon
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/libp2p/go-libp2p/core/crypto"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/membership"
+	"github.com/kevlard/kevlard/mesh"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// pullFunc asks a node for its sealed record.
+type pullFunc func(ctx context.Context, from kevlard.NodeID) ([]byte, error)
+
+// records joins what gossip says (who, where, which boot, which record version)
+// with the node records, which it pulls over the mesh when their version moves,
+// into the view. It also holds this node's own record.
+type records struct {
+	self   kevlard.NodeID
+	codec  recordCodec
+	key    crypto.PrivKey
+	pull   pullFunc
+	report func(typ string, peer kevlard.NodeID, cause, detail string)
+	log    *slog.Logger
+	poke   chan struct{} // capacity 1: our record moved, or a peer came up
+
+	mu     sync.Mutex
+	own    record
+	bytes  []byte // own, sealed
+	others map[kevlard.NodeID]*held
+	last   topology.View
+}
+
+// held is what is known of another node's record. The pulling fields belong to
+// run's goroutine.
+type held struct {
+	rec record // Node is empty until the first was pulled
+
+	pulling bool
+	refused bool // the last one pulled was bad
+	wait    time.Duration
+	next    time.Time // not before
+}
+
+type pulled struct {
+	from kevlard.NodeID
+	rec  record
+	err  error
+}
+
+func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(string, kevlard.NodeID, string, string), log *slog.Logger) (*records, error) {
+	r := &records{
+		self: own.Node, codec: newRecordCodec(), key: key, pull: pull, report: report, log: log,
+		poke: make(chan struct{}, 1), own: own, others: map[kevlard.NodeID]*held{},
+	}
+	var err error
+	r.bytes, err = r.codec.seal(own.clip(), key)
+	return r, err
+}
+
+// publish replaces what our record says and returns its new version. The loop
+// calls it; signing takes some 30 microseconds.
+func (r *records) publish(stages []topology.Stage, draining bool) (version uint64, changed bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := r.own
+	next.Stages, next.Draining = slices.Clone(stages), draining
+	if reflect.DeepEqual(next.Stages, r.own.Stages) && draining == r.own.Draining {
+		return r.own.Version, false
+	}
+	next.Version++
+	b, err := r.codec.seal(next.clip(), r.key)
+	if err != nil {
+		// Only a configuration over the limits gets here, and New has sealed it once.
+		panic(fmt.Sprintf("daemon: record version %d of %d stages: %v", next.Version, len(stages), err))
+	}
+	r.own, r.bytes = next, b
+	r.stir()
+	return next.Version, true
+}
+
+// sealed returns our record for others.
+func (r *records) sealed() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.bytes
+}
+
+// stir makes run look again.
+func (r *records) stir() {
+	select {
+	case r.poke <- struct{}{}:
+	default: // run has not yet looked
+	}
+}
+
+// of returns the record held of a member's present boot; our own for ourselves.
+func (r *records) of(m membership.Member) record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.lockedOf(m)
+}
+
+func (r *records) lockedOf(m membership.Member) record {
+	if m.Name == r.self {
+		return r.own
+	}
+	if h := r.others[m.Name]; h != nil && h.rec.Boot == m.Meta.Boot {
+		return h.rec
+	}
+	return record{}
+}
+
+// run follows the membership until ctx ends: it tells the mesh whom to keep
+// connected, pulls records, and gives changed views to emit.
+func (r *records) run(ctx context.Context, ring *membership.Ring, setPeers func([]mesh.Address), emit func(topology.View)) error {
+	var pulls sync.WaitGroup
+	defer pulls.Wait()
+	slots := make(chan struct{}, maxPulls)
+	results := make(chan pulled)
+	retry := time.NewTimer(0)
+	defer retry.Stop()
+	for {
+		members := ring.Members()
+		setPeers(r.addresses(members))
+		wait := r.refresh(members, time.Now(), func(m membership.Member) {
+			pulls.Go(func() {
+				p := r.fetch(ctx, m, slots)
+				select {
+				case results <- p:
+				case <-ctx.Done():
+				}
+			})
+		})
+		if v, changed := r.view(members); changed {
+			emit(v)
+		}
+		retry.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ring.Changed():
+		case <-retry.C:
+		case <-r.poke:
+			r.hurry()
+		case p := <-results:
+			r.take(p)
+		}
+	}
+}
+
+// addresses lists the mesh addresses of all members that are alive.
+func (r *records) addresses(members []membership.Member) []mesh.Address {
+	var out []mesh.Address
+	for _, m := range members {
+		if (m.State == membership.StateAlive || m.State == membership.StateSuspect) && m.Name != r.self && m.Meta.Mesh != "" {
+			out = append(out, mesh.Address{Node: m.Name, ID: m.Meta.Peer, Boot: m.Meta.Boot, Addr: m.Meta.Mesh})
+		}
+	}
+	return out
+}
+
+// refresh forgets nodes that the ring forgot, starts a pull for each record that
+// moved, and returns how long until the next one may be tried.
+func (r *records) refresh(members []membership.Member, now time.Time, start func(membership.Member)) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	wait := time.Hour
+	known := map[kevlard.NodeID]bool{}
+	for _, m := range members {
+		if m.Name == r.self {
+			continue
+		}
+		known[m.Name] = true
+		h := r.others[m.Name]
+		if h == nil {
+			h = &held{}
+			r.others[m.Name] = h
+		}
+		current := h.rec.Boot == m.Meta.Boot && h.rec.Version >= m.Meta.Record
+		if h.pulling || current || m.Meta.Record == 0 || m.State != membership.StateAlive {
+			continue
+		}
+		if now.Before(h.next) {
+			wait = min(wait, h.next.Sub(now))
+			continue
+		}
+		h.pulling = true
+		start(m)
+	}
+	maps.DeleteFunc(r.others, func(n kevlard.NodeID, h *held) bool { return !known[n] && !h.pulling })
+	return wait
+}
+
+// fetch pulls one record and verifies that it is the member's.
+func (r *records) fetch(ctx context.Context, m membership.Member, slots chan struct{}) pulled {
+	p := pulled{from: m.Name}
+	select {
+	case slots <- struct{}{}:
+		defer func() { <-slots }()
+	case <-ctx.Done():
+		p.err = context.Cause(ctx)
+		return p
+	}
+	ctx, cancel := context.WithTimeout(ctx, pullTimeout)
+	defer cancel()
+	b, err := r.pull(ctx, m.Name)
+	if err != nil {
+		p.err = fmt.Errorf("pull the record of node %s: %w", m.Name, err)
+		return p
+	}
+	if p.rec, err = r.codec.open(b, m.Meta.Peer); err == nil && p.rec.Node != m.Name {
+		err = fmt.Errorf("%w: it is of node %.80q", errRecord, p.rec.Node)
+	}
+	if err != nil {
+		p.err = fmt.Errorf("record of node %s: %w", m.Name, err)
+	}
+	return p
+}
+
+// take keeps a pulled record if it is news, or plans the next try.
+func (r *records) take(p pulled) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.others[p.from]
+	if h == nil {
+		return
+	}
+	h.pulling = false
+	if p.err != nil {
+		h.wait = min(max(2*h.wait, pullRetryMin), pullRetryMax)
+		h.next = time.Now().Add(h.wait)
+		if h.refused = errors.Is(p.err, errRecord); h.refused {
+			r.report("record-refused", p.from, "", p.err.Error())
+		}
+		if !errors.Is(p.err, mesh.ErrNotConnected) { // that is tried again when it is
+			r.log.Debug("node record not pulled", "peer", p.from, "err", p.err)
+		}
+		return
+	}
+	h.wait, h.next, h.refused = 0, time.Time{}, false
+	if p.rec.Boot != h.rec.Boot || p.rec.Version > h.rec.Version {
+		h.rec = p.rec
+		return
+	}
+	// Gossip is ahead of what the node itself says; ask again, but not at once.
+	h.next = time.Now().Add(pullRetryMin)
+}
+
+// hurry lets every pull that waits be tried at once, unless what came was bad.
+func (r *records) hurry() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, h := range r.others {
+		if !h.refused {
+			h.next = time.Time{}
+		}
+	}
+}
+
+// view builds the view and reports whether it differs from the last one.
+func (r *records) view(members []membership.Member) (topology.View, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := topology.View{Nodes: make([]topology.Node, 0, len(members))}
+	for _, m := range members {
+		rec := r.lockedOf(m)
+		if rec.Node == "" && m.State == membership.StateDead {
+			// What a dead node held shows what is missing.
+			if h := r.others[m.Name]; h != nil {
+				rec = h.rec
+			}
+		}
+		v.Nodes = append(v.Nodes, topology.Node{
+			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, State: state(m, rec), Models: rec.Models, Stages: rec.Stages,
+		})
+	}
+	slices.SortFunc(v.Nodes, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })
+	if reflect.DeepEqual(v, r.last) {
+		return v, false
+	}
+	r.last = v
+	return v, true
+}
+
+// state is what the view says of a member.
+func state(m membership.Member, rec record) topology.State {
+	switch m.State {
+	case membership.StateDead:
+		return topology.Dead
+	case membership.StateLeft:
+		return topology.Left
+	}
+	if rec.Draining || m.Meta.Leaving {
+		return topology.Draining
+	}
+	if m.State == membership.StateSuspect {
+		return topology.Suspect
+	}
+	return topology.Alive
+}

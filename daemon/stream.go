@@ -1,0 +1,234 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+)
+
+// Update is what became of a session since the last one.
+type Update struct {
+	Tokens    []kevlard.Token
+	Done      bool
+	Reason    string             // with Done: stop, length, cancelled or error
+	Err       *kevlard.Failure   // with Reason error
+	Failovers []kevlard.Failover // with Done: the re-routes while it ran
+}
+
+// Stream is the answer of one session as it grows. The loop appends, one reader
+// takes.
+type Stream struct {
+	id        kevlard.SessionID
+	max       int
+	submitted time.Time
+	cancel    func() // posts Cancel; may block until the loop takes it
+	more      chan struct{}
+
+	mu    sync.Mutex
+	seen  int             // tokens emitted so far
+	wait  []kevlard.Token // not yet taken; at most max
+	final *Update         // how it ended
+	stop  func() bool     // of the AfterFunc that watches the client's context
+}
+
+// ID returns the session's id.
+func (s *Stream) ID() kevlard.SessionID { return s.id }
+
+// Next blocks until there are new tokens or the session has ended, and returns
+// all there is. After an Update with Done it returns that end again. It fails only
+// when ctx ends, which does not end the session.
+func (s *Stream) Next(ctx context.Context) (Update, error) {
+	for {
+		s.mu.Lock()
+		u := Update{Tokens: s.wait}
+		s.wait = nil
+		if s.final != nil {
+			u.Done, u.Reason, u.Err, u.Failovers = true, s.final.Reason, s.final.Err, s.final.Failovers
+		}
+		s.mu.Unlock()
+		if u.Done || len(u.Tokens) > 0 {
+			return u, nil
+		}
+		select {
+		case <-ctx.Done():
+			return Update{}, context.Cause(ctx)
+		case <-s.more:
+		}
+	}
+}
+
+// Close ends the session if it is still running: work stops within a step. It
+// does not wait for that.
+func (s *Stream) Close() error {
+	s.mu.Lock()
+	running := s.final == nil
+	s.mu.Unlock()
+	if running {
+		s.cancel()
+	}
+	return nil
+}
+
+// emit appends a token and reports whether it is the first.
+func (s *Stream) emit(t kevlard.Token) (first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.final != nil || s.seen == s.max {
+		panic(fmt.Sprintf("daemon: session %s emits after %d of %d tokens, ended %v", s.id, s.seen, s.max, s.final != nil))
+	}
+	s.seen++
+	s.wait = append(s.wait, t)
+	s.signal()
+	return s.seen == 1
+}
+
+func (s *Stream) finish(u Update) {
+	s.mu.Lock()
+	u.Done = true
+	s.final = &u
+	stop := s.stop
+	s.signal()
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+func (s *Stream) signal() {
+	select {
+	case s.more <- struct{}{}:
+	default: // the reader has not yet looked
+	}
+}
+
+// watch makes the end of the client's context cancel the session.
+func (s *Stream) watch(ctx context.Context) {
+	stop := context.AfterFunc(ctx, s.cancel)
+	s.mu.Lock()
+	s.stop = stop
+	ended := s.final != nil
+	s.mu.Unlock()
+	if ended {
+		stop()
+	}
+}
+
+// streams is the table of the sessions whose clients are here.
+type streams struct {
+	mu     sync.Mutex
+	closed bool
+	byID   map[kevlard.SessionID]*Stream
+}
+
+// add registers a stream before its session is submitted.
+func (t *streams) add(s *Stream) *kevlard.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return stopping()
+	case t.byID[s.id] != nil:
+		return &kevlard.Failure{Code: "session_busy", Status: 409, Message: fmt.Sprintf("session %s is running", s.id)}
+	case len(t.byID) >= maxStreams:
+		return &kevlard.Failure{Code: "overloaded", Status: 429, Message: fmt.Sprintf("this node serves %d streams, the most it takes; try again later", maxStreams)}
+	}
+	t.byID[s.id] = s
+	return nil
+}
+
+func (t *streams) get(id kevlard.SessionID) *Stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byID[id]
+}
+
+func (t *streams) remove(id kevlard.SessionID) *Stream {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.byID[id]
+	delete(t.byID, id)
+	return s
+}
+
+func (t *streams) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byID)
+}
+
+// end fails every stream that is left, when the loop has ended. A stream that
+// ends in silence would look finished.
+func (t *streams) end() {
+	t.mu.Lock()
+	left := t.byID
+	t.byID, t.closed = nil, true
+	t.mu.Unlock()
+	for _, s := range left {
+		s.finish(Update{Reason: "error", Err: stopping()})
+	}
+}
+
+func stopping() *kevlard.Failure {
+	return &kevlard.Failure{Code: "draining", Status: 503, Message: "this node is stopping; ask another node"}
+}
+
+// Generate hands a new session to this node, which becomes its owner. The session
+// ends when its answer does, when the stream is closed, or when ctx ends. Errors
+// are *kevlard.Failure: invalid_request and context_length_exceeded (400),
+// model_not_found (404), session_busy (409), overloaded (429), draining (503).
+// What goes wrong later comes through the stream.
+func (d *Daemon) Generate(ctx context.Context, id kevlard.SessionID, req node.Request) (*Stream, error) {
+	if f := d.check(id, req); f != nil {
+		return nil, f
+	}
+	s := &Stream{
+		id: id, max: req.MaxTokens, submitted: time.Now(), more: make(chan struct{}, 1),
+		cancel: func() { d.post(node.Cancel{Session: id}) },
+	}
+	if f := d.streams.add(s); f != nil {
+		return nil, f
+	}
+	if !d.post(node.Submit{Session: id, Request: req}) {
+		d.streams.remove(id)
+		return nil, stopping()
+	}
+	d.metrics.tokens.WithLabelValues("prompt").Add(float64(len(req.Prompt)))
+	s.watch(ctx)
+	return s, nil
+}
+
+// check keeps from the machine what it relies on not to get.
+func (d *Daemon) check(id kevlard.SessionID, req node.Request) *kevlard.Failure {
+	invalid := func(format string, args ...any) *kevlard.Failure {
+		return &kevlard.Failure{Code: "invalid_request", Status: 400, Message: fmt.Sprintf(format, args...)}
+	}
+	if err := checkSessionID(id); err != nil {
+		return invalid("%v", err)
+	}
+	m, ok := d.snapshot().view.Model(req.Model)
+	if !ok {
+		return &kevlard.Failure{Code: "model_not_found", Status: 404, Message: fmt.Sprintf("no node of the ring holds model %v", req.Model)}
+	}
+	switch n := len(req.Prompt); {
+	case n == 0:
+		return invalid("the prompt has no tokens, want at least 1")
+	case req.MaxTokens < 1:
+		return invalid("max_tokens is %d, want at least 1", req.MaxTokens)
+	case n+req.MaxTokens > m.Context:
+		return &kevlard.Failure{Code: "context_length_exceeded", Status: 400, Message: fmt.Sprintf("the prompt's %d tokens and %d more exceed the model's context of %d tokens", n, req.MaxTokens, m.Context)}
+	case req.MinTokens < 0 || req.MinTokens > req.MaxTokens:
+		return invalid("min_tokens is %d, want 0 to max_tokens (%d)", req.MinTokens, req.MaxTokens)
+	case !(req.Sampling.Temperature >= 0 && req.Sampling.Temperature <= maxTemperature): // also refuses NaN
+		return invalid("temperature is %v, want 0 to %d", req.Sampling.Temperature, maxTemperature)
+	}
+	for i, t := range req.Prompt {
+		if t < 0 || int(t) >= m.Vocab {
+			return invalid("token %d of the prompt is %d, the vocabulary has %d", i, t, m.Vocab)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,281 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
+	"github.com/kevlard/kevlard/daemon"
+	"github.com/kevlard/kevlard/internal/lifecycle"
+	"github.com/kevlard/kevlard/model"
+	"github.com/kevlard/kevlard/topology"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/urfave/cli/v2"
+)
+
+const (
+	// drainTimeout is how long sessions may take to end after SIGTERM.
+	drainTimeout = 20 * time.Second
+	// flushTimeout is what the API may take to send the ends of streams.
+	flushTimeout = time.Second
+	// daemonGrace, apiGrace and controlGrace bound the stop of the agent's parts; with
+	// drainTimeout they bound how long it takes to exit.
+	daemonGrace  = 25 * time.Second
+	apiGrace     = 5 * time.Second
+	controlGrace = 5 * time.Second
+
+	// batchRows is the most rows of one batch, as package stage forms them.
+	batchRows = 512
+	// defaultKVBytes is the KV memory of a stage, unless configured. The pages are
+	// touched only as sessions use them.
+	defaultKVBytes = 256 << 20
+	// maxCells is the most KV positions of a stage, unless configured.
+	maxCells = 1 << 18
+)
+
+func (sh shell) agentCommand() *cli.Command {
+	return &cli.Command{
+		Name: "agent", Usage: "run the daemon in the foreground",
+		Description: "Precedence of each value: flag, environment (KEVLARD_...), file, default.\n\n" +
+			"SIGTERM or SIGINT: take no new sessions, let those there are end, leave the ring, exit 0; a\n" +
+			"second one ends it at once. SIGHUP: read the configuration again; the log level takes effect,\n" +
+			"the log says what needs a restart.\n\n" +
+			"Loopback addresses are advertised only with --dev ([ring] dev = true), for a mesh on one machine.",
+		Flags: configFlags(),
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			a, err := sh.newAgent(c)
+			if err != nil {
+				return err
+			}
+			return a.run(c.Context)
+		},
+	}
+}
+
+// agent is a daemon with everything around it.
+type agent struct {
+	cfg     config.Config
+	reload  func() (config.Config, error)
+	level   *slog.LevelVar
+	log     *slog.Logger
+	models  *catalogue
+	daemon  *daemon.Daemon
+	gen     generator
+	api     *api.Server
+	control *api.Control
+}
+
+// newAgent checks everything and binds every port, so that mistakes show before
+// anything runs.
+func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("find the host's name: %w: set [node] name", err)
+	}
+	defaults := config.Defaults()
+	defaults.Node.Name = host
+	defaults.Control.Socket = sh.defaultSocket()
+	load := func() (config.Config, error) {
+		loaded, err := sh.loadConfig(c, defaults)
+		return loaded.Config, err
+	}
+	cfg, err := load()
+	if err != nil {
+		return nil, err
+	}
+	secret, err := readSecret(cfg.Ring.SecretFile)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Node.DataDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w: set [node] data_dir to a place that this user may write", err)
+	}
+	a := &agent{cfg: cfg, reload: load, level: new(slog.LevelVar)}
+	_, journal := sh.env["JOURNAL_STREAM"]
+	a.log = newLogger(c.App.ErrWriter, cfg.Log, a.level, journal)
+	loader := model.Loader{CacheDir: filepath.Join(cfg.Node.DataDir, "manifests"), Progress: progressLog(a.log)}
+	a.models = newCatalogue(cfg.Models.Dirs, loader, a.log)
+	assigned, manifests, err := a.assign(c.Context)
+	if err != nil {
+		return nil, err
+	}
+	a.models.scan(c.Context)
+	if err := a.bind(c.Context, secret, assigned, manifests); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// progressLog logs the hashing of big files, which takes a while the first time.
+func progressLog(log *slog.Logger) func(path string, done, total int64) {
+	const step = 1 << 30
+	return func(path string, done, total int64) {
+		if done == total && total >= step {
+			log.Info("model file read", "path", path, "bytes", total)
+		}
+	}
+}
+
+// assign finds the model files of the configured stages.
+func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard.Digest]*model.Manifest, error) {
+	if len(a.cfg.Models.Assign) == 0 && a.cfg.Node.Role == config.RoleHost {
+		a.log.Warn("no stages are assigned to this host: give [models] assign; automatic assignment is not built yet")
+	}
+	var out []daemon.AssignedStage
+	manifests := map[kevlard.Digest]*model.Manifest{}
+	for i, as := range a.cfg.Models.Assign {
+		m, err := resolveModel(ctx, a.models.loader, a.cfg.Models.Dirs, as.Model)
+		if err == nil {
+			err = a.models.add(m)
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("models.assign entry %d: %w", i+1, err)
+		}
+		if as.Layers.Hi > m.Layers {
+			return nil, nil, usageError("models.assign entry %d: layers %v: %s has only %d", i+1, as.Layers, m.Name, m.Layers)
+		}
+		manifests[m.ID] = m
+		cells := a.cfg.Engine.Cells
+		if cells == 0 {
+			bytes := cmp.Or(a.cfg.Engine.MemoryBytes, defaultKVBytes)
+			cells = max(m.Context, min(bytes/(as.Layers.Len()*m.KVRowBytes(rowValueBytes)), maxCells))
+		}
+		out = append(out, daemon.AssignedStage{
+			Model: topology.Model{ID: m.ID, Name: m.Name, Layers: m.Layers, Context: m.Context, Vocab: m.Vocab},
+			Path:  m.Path, Layers: as.Layers, Width: m.Dim * rowValueBytes, CellsWanted: cells,
+		})
+	}
+	return out, manifests, nil
+}
+
+// threads returns the compute threads of one engine.
+func (a *agent) threads() int {
+	if n := a.cfg.Engine.Threads; n > 0 {
+		return n
+	}
+	return defaultThreads(len(a.cfg.Models.Assign))
+}
+
+// defaultThreads shares half of the cores among the engines: ggml's threads wait for
+// one another by spinning, so one thread more than there are free cores makes it
+// many times slower, while half of the cores less costs at most half the speed.
+func defaultThreads(engines int) int {
+	return max(1, runtime.NumCPU()/2/max(1, engines))
+}
+
+// bind makes the daemon, the API and the control socket. On error it releases what
+// was bound.
+func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.AssignedStage, manifests map[kevlard.Digest]*model.Manifest) error {
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program, to start engines: %w", err)
+	}
+	cfg := a.cfg
+	dcfg := daemon.Config{
+		Name: kevlard.NodeID(cfg.Node.Name), Role: cfg.Node.Role, Ring: cfg.Ring.Name, Secret: secret, DataDir: cfg.Node.DataDir,
+		GossipBind: cfg.Ring.Bind, GossipAdvertise: cfg.Ring.Advertise, Join: cfg.Ring.Join, Profile: cfg.Ring.Profile,
+		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg), APIAddr: cfg.API.Listen, Control: cfg.Control.Socket,
+		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
+		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
+	}
+	dcfg.BulkAddr = bulkAddr(cfg)
+	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
+		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
+	}
+	// The control socket comes first: it keeps a second daemon of this machine from
+	// disturbing the first one's files.
+	socket, err := api.ListenControl(cfg.Control.Socket)
+	if err != nil {
+		return err
+	}
+	launch := launcher{exe: exe, manifests: manifests, rows: batchRows, log: a.log}
+	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
+		return errors.Join(err, socket.Close())
+	}
+	a.gen = generator{a.daemon, a.models}
+	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
+	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
+	a.api, err = api.NewServer(api.Config{Listen: cfg.API.Listen, MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log}, a.gen, metrics)
+	if err != nil {
+		ended, cancel := context.WithCancel(ctx)
+		cancel()
+		return errors.Join(err, a.daemon.Run(ended), socket.Close())
+	}
+	return nil
+}
+
+// meshAdvertise returns the address of the mesh for others: the fabric's, or that
+// of the ring, or what the mesh is bound to.
+func meshAdvertise(cfg config.Config) string {
+	if cfg.Mesh.Fabric != "" {
+		return cfg.Mesh.Fabric
+	}
+	if host, _, err := net.SplitHostPort(cfg.Ring.Advertise); err == nil {
+		return host // its port is gossip's
+	}
+	return cfg.Ring.Advertise
+}
+
+// bulkAddr returns where bulk transfers will listen. Nothing does so far; the
+// address is told to others already.
+func bulkAddr(cfg config.Config) string {
+	host, _, err := net.SplitHostPort(cfg.Mesh.Bind)
+	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
+		return ""
+	}
+	return net.JoinHostPort(host, strconv.Itoa(cfg.Mesh.BulkPort))
+}
+
+// run runs all parts until a signal, kevlard leave or a failure.
+func (a *agent) run(ctx context.Context) error {
+	// The parts outlive the signal: sessions end and the ring is left first.
+	return lifecycle.Run(context.WithoutCancel(ctx),
+		lifecycle.Part{Name: "daemon", Run: a.daemon.Run, Grace: daemonGrace},
+		lifecycle.Part{Name: "models", Run: func(ctx context.Context) error { return a.models.run(ctx, a.gen.wanted) }},
+		lifecycle.Part{Name: "control", Run: a.control.Run, Grace: controlGrace},
+		lifecycle.Part{Name: "api", Run: a.api.Run, Grace: apiGrace},
+		lifecycle.Part{Name: "signals", Run: func(stop context.Context) error { return a.signals(stop, ctx.Done()) }},
+	)
+}
+
+// signals obeys SIGHUP, and leaves the ring when told to end.
+func (a *agent) signals(ctx context.Context, end <-chan struct{}) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-hangup:
+			a.rereadConfig()
+		case <-end:
+			a.log.Info("stopping: sessions may end, then the ring is left", "at most", drainTimeout)
+			left, err := a.daemon.Leave(ctx, drainTimeout)
+			if left.Lost {
+				a.log.Warn("sessions were cut off", "sessions", left.Cut)
+			}
+			if err != nil {
+				// The others will find out; stopping goes on.
+				a.log.Warn("the ring was not told", "error", err)
+			}
+			return nil
+		}
+	}
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard"
+)
+
+// startAgent runs an agent in this process until the test ends and returns its
+// control socket and API address. It checks that the agent exits 0 when told to end.
+func startAgent(t *testing.T, args ...string) (socket, apiAddr string) {
+	t.Helper()
+	dir := t.TempDir()
+	secret := filepath.Join(dir, "secret")
+	if r := program(t, nil, "", "keygen", "--out", secret); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	socket = filepath.Join(dir, "k.sock")
+	apiAddr = freePort(t)
+	args = append([]string{
+		"agent", "--dev", "--name", "n1", "--data-dir", dir, "--ring-bind", freePort(t), "--mesh-bind", freePort(t),
+		"--api-listen", apiAddr, "--ring-secret-file", secret, "--control", socket, "--engine-threads", "1",
+	}, args...)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	logs, w := io.Pipe()
+	logged := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(logs) // a pipe that the writer closes gives no error
+		logged <- string(text)
+	}()
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, args, nil, nil, io.Discard, w)
+		w.Close()
+	}()
+	t.Cleanup(func() {
+		cancel(errInterrupted)
+		text := <-logged
+		if code := <-ended; code != 0 {
+			t.Errorf("the agent exits %d", code)
+		}
+		if t.Failed() {
+			t.Log(text)
+		}
+	})
+	eventually(t, func() bool {
+		select {
+		case code := <-ended:
+			t.Fatalf("the agent ended with exit code %d", code)
+		default:
+		}
+		return program(t, nil, "", "status", "--control", socket).code == 0
+	})
+	return socket, apiAddr
+}
+
+// freePort returns a loopback address whose port is free now.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// eventually polls for something that another process makes true.
+func eventually(t *testing.T, ok func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("it never came true")
+		}
+	}
+}
+
+// TestAgentHost runs a host with two engines and compares its answers with those of
+// this process alone.
+func TestAgentHost(t *testing.T) {
+	if !builtWithEngine {
+		t.Skip("this build has no engine (CGO_ENABLED=0)")
+	}
+	file := fairyFile(t)
+	socket, addr := startAgent(t, "--models-assign", file+":0-3,"+file+":3-8")
+	eventually(t, func() bool { return program(t, nil, "", "status", "--check", "--control", socket).code == 0 })
+	flags := []string{"generate", "-o", "json", "-n", "24", "--temperature", "0.8", "--seed", "7", "Once upon a time"}
+	var meshed, alone generation
+	for args, into := range map[*generation][]string{&meshed: {"--control", socket}, &alone: {"--local", file, "--threads", "1"}} {
+		r := program(t, nil, "", append(flags, into...)...)
+		if err := json.Unmarshal([]byte(r.stdout), args); err != nil || r.code != 0 {
+			t.Fatalf("exit %d, %v: %s", r.code, err, r.stderr)
+		}
+	}
+	if !slices.Equal(meshed.TokenIDs, alone.TokenIDs) || meshed.Text != alone.Text || len(alone.TokenIDs) != 24 || meshed.FinishReason != "length" {
+		t.Errorf("the daemon gave %+v\nthis process %+v", meshed, alone)
+	}
+
+	body := `{"model":"fairy","prompt":"Once upon a time","max_tokens":24,"temperature":0.8,"seed":7,"return_token_ids":true}`
+	resp, err := http.Post("http://"+addr+"/v1/completions", "application/json", strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Choices []struct {
+			Text     string          `json:"text"`
+			TokenIDs []kevlard.Token `json:"token_ids"`
+		}
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil || len(answer.Choices) != 1 {
+		t.Fatalf("%v, %+v", err, answer)
+	}
+	if c := answer.Choices[0]; c.Text != alone.Text || !slices.Equal(c.TokenIDs, alone.TokenIDs) {
+		t.Errorf("the API gave %+v\nthis process %+v", c, alone)
+	}
+	for path, want := range map[string]string{"/metrics": "kevlard_tokens_total", "/v1/models": `"id":"fairy"`, "/readyz": "true"} {
+		if code, text := fetch(t, "http://"+addr+path); code != 200 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d, want %q in %.300s", path, code, want, text)
+		}
+	}
+	if r := program(t, nil, "", "agent", "--dev", "--name", "n2", "--data-dir", t.TempDir(), "--ring-secret-file", filepath.Join(filepath.Dir(socket), "secret"),
+		"--control", socket, "--ring-bind", freePort(t), "--mesh-bind", freePort(t), "--api-listen", freePort(t)); r.code != 1 || !strings.Contains(r.stderr, "another daemon answers on it") {
+		t.Errorf("a second agent on the socket: %+v", r)
+	}
+	if r := program(t, nil, "", "leave", "--control", socket); r.code != 0 {
+		t.Errorf("leave: %+v", r)
+	}
+}
+
+// TestAgentGateway runs a gateway alone: it works, and says what it lacks.
+func TestAgentGateway(t *testing.T) {
+	socket, addr := startAgent(t, "--role", "gateway", "--models-dirs", filepath.Dir(fairyFile(t)))
+	eventually(t, func() bool { // "starting" comes first
+		code, text := fetch(t, "http://"+addr+"/readyz")
+		return code == 503 && strings.Contains(text, "no node of the ring holds a model")
+	})
+	if code, text := fetch(t, "http://"+addr+"/healthz"); code != 200 {
+		t.Errorf("healthz: %d %s", code, text)
+	}
+	if r := program(t, nil, "", "members", "-o", "json", "--control", socket); r.code != 0 || !strings.Contains(r.stdout, `"role": "gateway"`) {
+		t.Errorf("members: %+v", r)
+	}
+}
+
+func fetch(t *testing.T, url string) (int, string) {
+	t.Helper()
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}

@@ -1,0 +1,103 @@
+// Package config is the configuration of a node: one documented struct, filled
+// from the command line, the environment, a TOML file and defaults, in that order
+// of precedence. A file with mistakes is answered with all of them at once, each
+// with its key, its line and the nearest key that exists.
+//
+// The table of keys is a contract with operators. It holds keys of features that
+// are still to come: they are accepted, and a warning says that they have no
+// effect yet.
+package config
+
+import (
+	"github.com/kevlard/kevlard"
+)
+
+// The roles of a node.
+const (
+	RoleHost    = "host"    // holds stages
+	RoleGateway = "gateway" // owns sessions, has no engine
+)
+
+// Config is the configuration of a node.
+type Config struct {
+	Node    Node
+	Ring    Ring
+	Mesh    Mesh
+	API     API
+	Models  Models
+	Engine  Engine
+	Control Control
+	Log     Log
+}
+
+// Node says who the node is.
+type Node struct {
+	Name    string // unique in the ring; default: the host's name
+	Role    string // RoleHost or RoleGateway
+	DataDir string // identity key, remembered peers, model manifests
+	Zone    string // shown in member lists
+	Labels  map[string]string
+}
+
+// Ring is the gossip group.
+type Ring struct {
+	Name       string   // rings of other names are not joined
+	Bind       string   // host:port, UDP and TCP
+	Advertise  string   // address, interface or CIDR that others reach this node at; empty: found out
+	Join       []string // host:port of some members; three or more are wise
+	SecretFile string   // from kevlard keygen
+	Profile    string   // lan or wan: how fast death is declared
+	Dev        bool     // a mesh on one machine: loopback addresses are allowed
+}
+
+// Mesh carries work between nodes.
+type Mesh struct {
+	Bind     string // host:port, TCP
+	Fabric   string // address for activations, if not the advertised one
+	BulkPort int    // TCP port for bulk transfers
+}
+
+// API is the HTTP side that clients see.
+type API struct {
+	Listen   string // host:port; loopback only, as long as there are no API keys
+	MaxQueue int    // requests in flight; more are answered 429
+}
+
+// Models says which weights there are and which layers this node holds.
+type Models struct {
+	Dirs   []string
+	Assign []Assign // empty: none
+}
+
+// Assign gives this node one stage.
+type Assign struct {
+	Model  string // path of a GGUF file, or a name found in Models.Dirs
+	Layers kevlard.Layers
+}
+
+// Engine says how stages are computed.
+type Engine struct {
+	Threads int // compute threads of one engine; 0: half of the cores, shared
+	Cells   int // KV positions of one stage, all sessions together; 0: what fits MemoryBytes
+	// MemoryBytes is the KV memory of one stage; 0: 256 MiB.
+	MemoryBytes int
+}
+
+// Control is the socket for this machine's administrators.
+type Control struct{ Socket string }
+
+// Log says what is logged, and how.
+type Log struct{ Level, Format string }
+
+// Defaults returns the configuration of an empty file. The name is left empty:
+// the caller knows the host's.
+func Defaults() Config {
+	return Config{
+		Node:   Node{Role: RoleHost, DataDir: "/var/lib/kevlard"},
+		Ring:   Ring{Name: "default", Bind: "0.0.0.0:7946", Profile: "lan"},
+		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948},
+		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256},
+		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
+		Log:    Log{Level: "info", Format: "text"},
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/daemon"
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/node"
+)
+
+// generator is an api.Generator whose sessions the daemon runs.
+type generator struct {
+	daemon *daemon.Daemon
+	models *catalogue
+}
+
+// Models implements api.Generator: what the ring holds, with what is known here.
+func (g generator) Models() []api.Model {
+	var out []api.Model
+	for _, m := range g.daemon.Models() {
+		a := api.Model{ID: m.ID, Name: m.Name, Context: m.Context, Vocab: m.Vocab}
+		if known, ok := g.models.get(m.ID); ok {
+			a.Tokenizer = known.tokenizer
+			a.Created = time.Unix(0, known.manifest.Stamp.ModTime)
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// wanted lists the models that requests may ask for.
+func (g generator) wanted() []kevlard.Digest {
+	var out []kevlard.Digest
+	for _, m := range g.daemon.Models() {
+		out = append(out, m.ID)
+	}
+	return out
+}
+
+// Ready implements api.Generator.
+func (g generator) Ready() (bool, string) { return g.daemon.Ready() }
+
+// Generate implements api.Generator.
+func (g generator) Generate(ctx context.Context, req api.GenRequest) (api.Stream, error) {
+	s, err := g.daemon.Generate(ctx, req.Session, node.Request{
+		Model: req.Model, Prompt: req.Prompt, MaxTokens: req.MaxTokens, Sampling: req.Sampling,
+		EOG: req.EOG, IgnoreEOG: req.IgnoreEOG, MinTokens: req.MinTokens,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return daemonStream{s}, nil
+}
+
+// daemonStream is an api.Stream.
+type daemonStream struct{ *daemon.Stream }
+
+// Next implements api.Stream.
+func (s daemonStream) Next(ctx context.Context) (api.Update, error) {
+	u, err := s.Stream.Next(ctx)
+	return api.Update(u), err
+}
+
+// administered is an api.Node.
+type administered struct{ *daemon.Daemon }
+
+// Events implements api.Node.
+func (a administered) Events(ctx context.Context, since time.Time, follow bool, emit func(report.Event) error) error {
+	if follow {
+		return a.Follow(ctx, since, emit)
+	}
+	for _, e := range a.Daemon.Events(since) {
+		if err := emit(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Drain implements api.Node.
+func (a administered) Drain(ctx context.Context, node string, undo bool) error {
+	return a.Daemon.Drain(ctx, kevlard.NodeID(node), undo)
+}
+
+// ForceLeave implements api.Node.
+func (a administered) ForceLeave(_ context.Context, node string) error {
+	return a.Daemon.ForceLeave(kevlard.NodeID(node))
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/daemon"
+	"github.com/kevlard/kevlard/engine"
+	"github.com/kevlard/kevlard/model"
+	"github.com/kevlard/kevlard/stage"
+)
+
+// launcher starts engine processes for the daemon. It is a daemon.Launcher.
+type launcher struct {
+	exe       string // this program
+	manifests map[kevlard.Digest]*model.Manifest
+	rows      int // most rows of a batch
+	log       *slog.Logger
+}
+
+// Launch implements daemon.Launcher.
+func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.Engine, error) {
+	m := l.manifests[spec.Stage.Model]
+	if m == nil {
+		panic(fmt.Sprintf("kevlard: the daemon launches model %v, which was not assigned", spec.Stage.Model))
+	}
+	opt := engine.ProcessOptions{Log: l.log.With("stage", spec.Stage.Layers.String(), "run", spec.Run)}
+	if spec.Progress != nil {
+		opt.Progress = func(done, total int64) { spec.Progress(int(done * 1000 / max(total, 1))) }
+	}
+	p, err := engine.Start(ctx, l.exe, []string{"engine"}, engine.NewSpec(m, spec.Stage.Layers, spec.Threads, spec.Cells, l.rows), opt)
+	if err != nil {
+		return nil, err
+	}
+	return process{Process: p, width: m.Dim * rowValueBytes}, nil
+}
+
+// rowValueBytes is the size of a value in a row of hidden state: float32.
+const rowValueBytes = 4
+
+// process is a daemon.Engine in a child process.
+type process struct {
+	*engine.Process
+	width int
+}
+
+// Info implements daemon.Engine.
+func (p process) Info() daemon.EngineInfo {
+	i := p.Process.Info()
+	return daemon.EngineInfo{
+		Class: i.Class, Cells: i.Cells, Width: p.width, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
+	}
+}
+
+// Exit implements daemon.Engine.
+func (p process) Exit() daemon.EngineExit {
+	e := p.Process.Exit()
+	return daemon.EngineExit{Poisonous: e.Poisonous, Reason: e.String()}
+}
+
+// Forward implements daemon.Engine.
+func (p process) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
+	batch, rows := p.encode(b)
+	result, err := p.Process.Forward(ctx, batch)
+	if err != nil || result.Rows == nil {
+		return nil, result.Tokens, err
+	}
+	if len(result.Rows) != rows*p.width {
+		panic(fmt.Sprintf("kevlard: the engine gave %d bytes for %d rows of %d", len(result.Rows), rows, p.width))
+	}
+	out := make([][]byte, len(batch.Parts))
+	at := 0
+	for i, part := range batch.Parts {
+		n := part.N * p.width
+		out[i] = result.Rows[at : at+n : at+n]
+		at += n
+	}
+	return out, result.Tokens, nil
+}
+
+// encode turns the daemon's batch into the engine's, and counts its rows. Only a
+// first stage is told the tokens: to the others they would be noise.
+func (p process) encode(b stage.Batch) (engine.Batch, int) {
+	batch := engine.Batch{Parts: make([]engine.Part, len(b.Parts))}
+	first := p.Process.Info().First()
+	rows, size := 0, 0
+	for _, part := range b.Parts {
+		size += len(part.Rows)
+	}
+	if !first {
+		batch.Rows = make([]byte, 0, size)
+	}
+	for i, part := range b.Parts {
+		e := engine.Part{Cell: part.Cell, Pos: part.Pos, Sample: part.Sample, Sampling: part.Sampling, History: part.History}
+		if first {
+			e.N, e.Tokens = len(part.Tokens), part.Tokens
+		} else {
+			e.N = len(part.Rows) / p.width
+			batch.Rows = append(batch.Rows, part.Rows...)
+		}
+		rows += e.N
+		batch.Parts[i] = e
+	}
+	return batch, rows
+}

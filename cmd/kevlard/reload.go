@@ -1,0 +1,42 @@
+package main
+
+import (
+	"os"
+	"strconv"
+
+	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// rereadConfig takes over what can change while the agent runs, and logs what
+// cannot. A configuration with mistakes changes nothing.
+func (a *agent) rereadConfig() {
+	notifyReloading()
+	defer systemd.SdNotify(false, systemd.SdNotifyReady)
+	fresh, err := a.reload()
+	if err != nil {
+		a.log.Error("configuration not reloaded: the old one stays in effect", "error", err)
+		return
+	}
+	a.level.Set(parseLevel(fresh.Log.Level))
+	a.log.Info("configuration reloaded", "log.level", fresh.Log.Level)
+	old := a.cfg.Fields()
+	for i, f := range fresh.Fields() {
+		if f.Key != "log.level" && f.Text() != old[i].Text() {
+			a.log.Warn("changed value needs a restart", "key", f.Key, "in effect", old[i].Text(), "configured", f.Text())
+		}
+	}
+}
+
+// notifyReloading tells systemd, with the time that Type=notify-reload requires.
+// Without systemd it does nothing.
+func notifyReloading() {
+	if os.Getenv("NOTIFY_SOCKET") == "" {
+		return
+	}
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return
+	}
+	_, _ = systemd.SdNotify(false, "RELOADING=1\nMONOTONIC_USEC="+strconv.FormatInt(now.Nano()/1000, 10)) // a lost notice harms nothing
+}

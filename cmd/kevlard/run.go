@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
+)
+
+// shell is what a verb knows of the world besides its context, flags and output.
+type shell struct {
+	env   environment
+	stdin io.Reader
+}
+
+// environment holds the process environment.
+type environment map[string]string
+
+func newEnvironment(pairs []string) environment {
+	env := make(environment, len(pairs))
+	for _, p := range pairs {
+		name, value, _ := strings.Cut(p, "=")
+		env[name] = value
+	}
+	return env
+}
+
+// run is the whole program: it runs the verb that args name and returns the exit
+// code. Results go to stdout, everything else to stderr.
+func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	sh := shell{env: newEnvironment(env), stdin: stdin}
+	app := sh.app(stdout, stderr)
+	arranged, err := arrange(app, args)
+	if err == nil {
+		err = app.RunContext(ctx, append([]string{app.Name}, arranged...))
+	}
+	code := exitCode(ctx, err)
+	if err != nil && err.Error() != "" {
+		fmt.Fprintf(stderr, "kevlard: %v\n", err)
+	}
+	return code
+}
+
+// app builds the command tree.
+func (sh shell) app(stdout, stderr io.Writer) *cli.App {
+	app := &cli.App{
+		Name:      "kevlard",
+		Usage:     "serve language models over a ring of hosts; clients do not notice when one dies",
+		UsageText: "kevlard [flags] VERB [flags] [arguments]   (flags may stand anywhere)",
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "control", Usage: "control socket of the daemon, `PATH` (env KEVLARD_CONTROL)"},
+			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: formatTable, Usage: "`FORMAT` of results: table or json"},
+			&cli.StringFlag{Name: "log-level", Usage: "`LEVEL`: debug, info, warn or error (env KEVLARD_LOG_LEVEL)"},
+			&cli.StringFlag{Name: "log-format", Usage: "`FORMAT` of logs: text or json (env KEVLARD_LOG_FORMAT)"},
+		},
+		Before: func(c *cli.Context) error {
+			_, err := outputFormat(c)
+			return err
+		},
+		Commands: []*cli.Command{
+			sh.agentCommand(),
+			sh.configCommand(),
+			keygenCommand(),
+			sh.joinCommand(),
+			sh.leaveCommand(),
+			sh.drainCommand(),
+			sh.forceLeaveCommand(),
+			sh.membersCommand(),
+			sh.topologyCommand(),
+			sh.sessionsCommand(),
+			sh.eventsCommand(),
+			sh.statusCommand(),
+			sh.modelCommand(),
+			sh.generateCommand(),
+			engineCommand(),
+			devCommand(),
+			demoCommand(),
+			benchCommand(),
+			versionCommand(),
+			completionCommand(),
+		},
+		Writer:          stdout,
+		ErrWriter:       stderr,
+		HideVersion:     true,
+		ExitErrHandler:  func(*cli.Context, error) {}, // run maps errors to codes
+		HideHelpCommand: true,                         // arrange knows help
+		OnUsageError:    onUsageError,
+		Action:          func(c *cli.Context) error { return cli.ShowAppHelp(c) },
+	}
+	inherit(app.Commands)
+	return app
+}
+
+// onUsageError keeps urfave/cli from printing the help on top of the error.
+func onUsageError(_ *cli.Context, err error, _ bool) error { return usageError("%w", err) }
+
+// inherit gives all commands what urfave/cli does not pass down.
+func inherit(commands []*cli.Command) {
+	for _, c := range commands {
+		c.HideHelpCommand = true
+		c.OnUsageError = onUsageError
+		inherit(c.Subcommands)
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/urfave/cli/v2"
+)
+
+// checkTimeout bounds status --check: health checkers do not wait.
+const checkTimeout = 900 * time.Millisecond
+
+func (sh shell) statusCommand() *cli.Command {
+	return &cli.Command{
+		Name: "status", Usage: "this node's health: what is wrong and what to do",
+		Flags: []cli.Flag{&cli.BoolFlag{Name: "check", Usage: "one line within a second; exit 0 if ready, 1 if not"}},
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			if c.Bool("check") {
+				return sh.statusCheck(c)
+			}
+			s, err := sh.client(c).Status(c.Context)
+			if err != nil {
+				return err
+			}
+			if wantsJSON(c) {
+				return writeJSON(c.App.Writer, s)
+			}
+			return writeStatus(c.App.Writer, s)
+		},
+	}
+}
+
+func (sh shell) statusCheck(c *cli.Context) error {
+	ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
+	defer cancel()
+	s, err := sh.client(c).Status(ctx)
+	if err != nil {
+		return err
+	}
+	word := "ready"
+	if !s.Ready {
+		word = "not ready: " + s.Reason
+	}
+	fmt.Fprintf(c.App.Writer, "%s: %s\n", s.Node, word)
+	if !s.Ready {
+		return errSilent
+	}
+	return nil
+}
+
+func writeStatus(w io.Writer, s report.Status) error {
+	ready := "yes"
+	if !s.Ready {
+		ready = "no: " + s.Reason
+	}
+	t := newTable("node", s.Node)
+	t.row("ring", s.Ring)
+	t.row("role", s.Role)
+	t.row("ready", ready)
+	if s.Draining {
+		t.row("draining", "yes: no new sessions are taken; undo with kevlard drain --undo")
+	}
+	t.row("version", fmt.Sprintf("%s, boot %s, pid %d, up %v", s.Version, s.Boot, s.PID, (time.Duration(s.UptimeMS)*time.Millisecond).Round(time.Second)))
+	t.row("members", membersText(s.Members))
+	t.row("sessions", fmt.Sprintf("%d owned, %d held by the stages here", s.Sessions.Owned, s.Sessions.Hosted))
+	t.row("stages", stagesText(s.Stages))
+	for _, e := range s.Engines {
+		t.row("engine", fmt.Sprintf("pid %d, %s, layers %d-%d", e.PID, e.Device, e.Lo, e.Hi))
+	}
+	if err := t.write(w); err != nil {
+		return err
+	}
+	if len(s.Problems) == 0 {
+		fmt.Fprintln(w, "\nno problems known")
+		return nil
+	}
+	fmt.Fprintln(w, "\nproblems:")
+	for _, p := range s.Problems {
+		fmt.Fprintf(w, "  %s\n    -> %s\n", p.What, p.Fix)
+	}
+	return nil
+}
+
+// membersText counts the members that there are: "8 alive, 1 dead".
+func membersText(m report.MemberCounts) string {
+	var parts []string
+	for _, c := range []struct {
+		n     int
+		state string
+	}{{m.Alive, "alive"}, {m.Suspect, "suspect"}, {m.Draining, "draining"}, {m.Isolated, "isolated"}, {m.Dead, "dead"}, {m.Left, "left"}} {
+		if c.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", c.n, c.state))
+		}
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,6 @@
+//go:build cgo
+
+package main
+
+// builtWithEngine reports whether ggml is linked in.
+const builtWithEngine = true

@@ -1,0 +1,150 @@
+package devmesh
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/kevlard/kevlard"
+)
+
+// DefaultBasePort is the API port of every node unless Options says otherwise.
+const DefaultBasePort = 18080
+
+// Options says what to start. The zero value of a field is its default.
+type Options struct {
+	Exe      string        // the kevlard binary; required
+	Nodes    int           // hosts; default 8
+	Stages   int           // stages per pipeline; default 4, or Nodes if that is less
+	Gateways int           // default 0
+	Model    string        // path of a GGUF; default the bundled small model
+	Dir      string        // where all files go; default a temporary directory that Close removes
+	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
+	Restart  time.Duration // a dead daemon is started again after this; 0 is never
+	Standbys int           // written to [kv] standbys when above 0
+	Threads  int           // of each engine; default 1
+	Cells    int           // KV positions of each stage; default as the daemon chooses
+	LogLevel string        // of the daemons; default info
+	Env      []string      // added to the daemons' environment, for tests
+}
+
+func (o Options) withDefaults() Options {
+	if o.Nodes == 0 {
+		o.Nodes = 8
+	}
+	if o.Stages == 0 {
+		o.Stages = min(4, o.Nodes)
+	}
+	if o.BasePort == 0 {
+		o.BasePort = DefaultBasePort
+	}
+	if o.Threads == 0 {
+		o.Threads = 1
+	}
+	if o.LogLevel == "" {
+		o.LogLevel = "info"
+	}
+	return o
+}
+
+// validate reports every problem of o, each naming the flag and the allowed
+// values. Defaults must have been filled in.
+func (o Options) validate() error {
+	var errs []error
+	bad := func(ok bool, format string, args ...any) {
+		if !ok {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	bad(o.Exe != "", "no kevlard binary given")
+	bad(o.Nodes >= 1, "--nodes %d: want at least 1", o.Nodes)
+	bad(o.Gateways >= 0, "--gateways %d: want 0 or more", o.Gateways)
+	bad(o.Nodes+o.Gateways <= maxNodes, "--nodes %d and --gateways %d: want at most %d together", o.Nodes, o.Gateways, maxNodes)
+	bad(o.Stages >= 1 && o.Stages <= max(o.Nodes, 1), "--stages %d: want 1 to %d (--nodes)", o.Stages, o.Nodes)
+	bad(o.BasePort >= 1024 && o.BasePort+3 <= 65535, "--base-port %d: want 1024 to 65532", o.BasePort)
+	bad(o.Restart >= 0, "--restart %s: want 0 or more", o.Restart)
+	bad(o.Standbys >= 0, "--standbys %d: want 0 or more", o.Standbys)
+	bad(o.Threads >= 1, "threads %d: want at least 1", o.Threads)
+	if len(errs) == 0 {
+		return nil
+	}
+	return &OptionsError{errors.Join(errs...)}
+}
+
+// OptionsError says that other options would have worked.
+type OptionsError struct{ err error }
+
+// Error implements error.
+func (e *OptionsError) Error() string { return e.err.Error() }
+
+// Unwrap gives errors.Is and errors.As what is inside.
+func (e *OptionsError) Unwrap() error { return e.err }
+
+func badOption(format string, args ...any) error {
+	return &OptionsError{fmt.Errorf(format, args...)}
+}
+
+// spec is one daemon's place in the mesh.
+type spec struct {
+	name   string
+	role   string // host or gateway
+	dir    string
+	ip     string
+	base   int
+	layers kevlard.Layers // of a host
+}
+
+func (s spec) addr(offset int) string {
+	return net.JoinHostPort(s.ip, strconv.Itoa(s.base+offset))
+}
+
+func (s spec) socket() string { return filepath.Join(s.dir, "kevlard.sock") }
+func (s spec) log() string    { return filepath.Join(s.dir, "kevlard.log") }
+func (s spec) config() string { return filepath.Join(s.dir, "kevlard.toml") }
+
+// plan places o's nodes, hosts first. layers is the number of the model's layers.
+func plan(o Options, dir string, layers int) ([]spec, error) {
+	if o.Stages > layers {
+		return nil, badOption("--stages %d: the model has %d layers, so want 1 to %d", o.Stages, layers, layers)
+	}
+	split := splitLayers(layers, o.Stages)
+	specs := make([]spec, 0, o.Nodes+o.Gateways)
+	for i := range o.Nodes + o.Gateways {
+		s := spec{
+			name: fmt.Sprintf("node-%d", i+1),
+			role: "host",
+			ip:   fmt.Sprintf("127.0.0.%d", 11+i),
+			base: o.BasePort,
+		}
+		if i < o.Nodes {
+			s.layers = split[i%o.Stages]
+		} else {
+			s.name, s.role = fmt.Sprintf("gateway-%d", i-o.Nodes+1), "gateway"
+		}
+		s.dir = filepath.Join(dir, s.name)
+		if n := len(s.socket()); n > maxSocketPath {
+			return nil, badOption("directory %s: the path of a control socket in it has %d bytes, and the system allows %d: choose a shorter one", dir, n, maxSocketPath)
+		}
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
+
+// splitLayers cuts layers into n ranges whose lengths differ by at most one, the
+// longer ones first.
+func splitLayers(layers, n int) []kevlard.Layers {
+	out := make([]kevlard.Layers, n)
+	at := 0
+	for i := range out {
+		size := layers / n
+		if i < layers%n {
+			size++
+		}
+		out[i] = kevlard.Layers{Lo: at, Hi: at + size}
+		at += size
+	}
+	return out
+}

@@ -1,0 +1,118 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+)
+
+// client is one session as its client sees it, with the answer it must get.
+type client struct {
+	id     kevlard.SessionID
+	req    node.Request
+	owner  *host
+	life   uint64 // of the owner
+	poison bool   // its prompt kills engines
+	must   bool   // it has to end without an error
+
+	want   []kevlard.Token // what a fault-free run streams
+	reason string          // how that run ends
+
+	submitted kevlard.Instant
+	got       int
+	cancelled bool
+	done      bool
+	ended     string // reason, or "lost" with the owner
+	err       *kevlard.Failure
+	failovers []kevlard.Failover
+	fence     kevlard.Fence // the newest that the owner prepared
+}
+
+// submits plans the run's sessions.
+func (w *world) submits() {
+	for i := range w.sc.Sessions {
+		id := kevlard.SessionID(fmt.Sprintf("s%d", i))
+		at := w.between(300*time.Millisecond, w.sc.Horizon)
+		poison := w.sc.Poison > 0 && i < w.sc.Poison
+		w.after(at, func() { w.submit(id, poison) })
+	}
+}
+
+func (w *world) submit(id kevlard.SessionID, poison bool) {
+	var at []*host
+	for _, h := range w.hosts {
+		if h.m != nil && !h.frozen && (h.safe || !w.sc.SafeOwners) {
+			at = append(at, h)
+		}
+	}
+	if len(at) == 0 {
+		return
+	}
+	owner := at[w.rng.IntN(len(at))]
+	c := &client{id: id, owner: owner, life: owner.life, poison: poison, submitted: w.now}
+	c.req = w.request(poison)
+	if !poison {
+		c.want, c.reason = w.expect(c.req)
+	}
+	c.must = w.sc.Gentle && owner.safe && !poison
+	w.judge.clients[id] = c
+	w.judge.order = append(w.judge.order, c)
+	w.say(owner.id, "submit", "%s %d+%d", id, len(c.req.Prompt), c.req.MaxTokens)
+	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req})
+	if w.chance(6) {
+		w.after(w.between(0, 1500*time.Millisecond), func() {
+			if c.done || c.owner.life != c.life || c.owner.frozen {
+				return
+			}
+			c.cancelled = true
+			owner.deliver(c.life, node.Cancel{Session: id})
+		})
+	}
+}
+
+// request draws what a client asks for. Some prompts begin alike.
+func (w *world) request(poison bool) node.Request {
+	r := node.Request{Model: w.model.ID, MaxTokens: 1 + w.rng.IntN(w.sc.MaxTokens)}
+	n := 1 + w.rng.IntN(40)
+	if w.chance(3) {
+		n = 1 + w.rng.IntN(400)
+	}
+	if w.chance(8) {
+		n = 65 // a chunk and one token more
+	}
+	for i := range n {
+		t := kevlard.Token(i)
+		if i > 0 && !w.chance(4) {
+			t = kevlard.Token(w.rng.IntN(w.model.Vocab))
+		}
+		r.Prompt = append(r.Prompt, t%kevlard.Token(w.model.Vocab))
+	}
+	if poison {
+		r.Prompt[w.rng.IntN(n)] = kevlard.Token(w.model.Vocab)
+	}
+	if w.chance(2) {
+		r.Sampling = kevlard.Sampling{Temperature: 0.7, Seed: w.rng.Uint64()}
+	}
+	if w.chance(4) {
+		r.EOG = []kevlard.Token{kevlard.Token(w.rng.IntN(w.model.Vocab)), 7}
+		r.IgnoreEOG = w.chance(3)
+		r.MinTokens = w.rng.IntN(5)
+	}
+	return r
+}
+
+// expect computes the fault-free answer.
+func (w *world) expect(r node.Request) ([]kevlard.Token, string) {
+	want := w.toy().Reference(r.Prompt, r.MaxTokens, r.Sampling)
+	if !r.IgnoreEOG {
+		for i, t := range want {
+			if i >= r.MinTokens && slices.Contains(r.EOG, t) {
+				return want[:i], "stop"
+			}
+		}
+	}
+	return want, "length"
+}

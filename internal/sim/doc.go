@@ -1,0 +1,17 @@
+// Package sim runs whole meshes of node.Machines on one thread in virtual time:
+// the code that decides in the daemon, with the network, the engines, the ring
+// and the clients around it replaced by seeded models. A seed fixes the mesh,
+// the load and the faults, so every failure can be replayed; independent judges
+// watch what goes in and out of each machine and never look inside one.
+//
+// # What is modelled
+//
+// Links delay (a minimum plus an exponential part) and keep order per class;
+// they lose only what is under way when a connection breaks, as TCP does. A
+// blocked direction holds what is sent until it opens or a keep-alive gives up.
+// A frozen node steps nothing and later sees everything at once; a killed one
+// loses all state and may come back as another boot. Engines are toy models
+// that take time per row, exit, freeze and slow down. The ring is told of
+// deaths after seconds and of records after fractions of one, each node at its
+// own time, so views differ.
+package sim

@@ -1,0 +1,180 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// faults plans what goes wrong.
+func (w *world) faults() {
+	for range w.sc.Faults {
+		k := w.sc.Kinds[w.rng.IntN(len(w.sc.Kinds))]
+		w.after(w.between(100*time.Millisecond, w.sc.Horizon), func() { w.strike(k) })
+	}
+}
+
+// victim draws a host that may be hit; nil if there is none.
+func (w *world) victim() *host {
+	var may []*host
+	for _, h := range w.hosts {
+		if !h.safe && h.m != nil {
+			may = append(may, h)
+		}
+	}
+	if len(may) == 0 {
+		return nil
+	}
+	return may[w.rng.IntN(len(may))]
+}
+
+// long draws how long a fault lasts: mostly short, sometimes beyond every
+// deadline.
+func (w *world) long() time.Duration {
+	if w.chance(4) {
+		return w.between(time.Second, 14*time.Second)
+	}
+	return w.between(10*time.Millisecond, 2*time.Second)
+}
+
+func (w *world) strike(k Kind) {
+	h := w.victim()
+	if h == nil {
+		return
+	}
+	w.say(h.id, "fault", "%s", k)
+	w.fold(uint64(k), uint64(h.index))
+	switch k {
+	case Kill:
+		h.kill()
+		w.after(w.long(), func() {
+			if h.m == nil {
+				h.start()
+			}
+		})
+	case Freeze:
+		life := h.life
+		h.freeze()
+		w.after(w.long(), func() {
+			if h.life == life {
+				h.thaw()
+			}
+		})
+	case Isolate:
+		h.isolate()
+		w.after(w.long(), h.rejoin)
+	case FalseDeath:
+		w.falseDeath(h)
+	case Drain:
+		life := h.life
+		h.deliver(life, node.Drain{})
+		w.after(w.long(), func() { h.deliver(life, node.Drain{Undo: true}) })
+	case Reset, Block, SlowLink:
+		w.strikeLink(k, h)
+	default:
+		w.strikeEngine(k, h)
+	}
+}
+
+// strikeLink hits a link of h. Links between safe hosts may only be reset, for
+// they come back at once.
+func (w *world) strikeLink(k Kind, h *host) {
+	o := w.hosts[w.rng.IntN(len(w.hosts))]
+	if k == Reset {
+		h = w.hosts[w.rng.IntN(len(w.hosts))]
+	}
+	if o == h {
+		return
+	}
+	p, s := w.pairOf(h, o)
+	switch k {
+	case Reset:
+		w.disconnect(p, "reset")
+	case Block:
+		both, d := w.chance(2), w.rng.IntN(2)
+		w.say(h.id, "block", "%s both=%v side=%d", o.id, both, d)
+		w.block(p, d)
+		if both {
+			w.block(p, 1-d)
+		}
+		w.after(w.long(), func() {
+			w.unblock(p, d)
+			if both {
+				w.unblock(p, 1-d)
+			}
+		})
+	case SlowLink:
+		more := w.between(20*time.Millisecond, 400*time.Millisecond)
+		p.sides[s].minimum += more
+		p.sides[1-s].mean += more / 4
+		w.after(w.long(), func() {
+			p.sides[s].minimum -= more
+			p.sides[1-s].mean -= more / 4
+		})
+	}
+}
+
+// strikeEngine hits an engine of h.
+func (w *world) strikeEngine(k Kind, h *host) {
+	if len(h.stages) == 0 {
+		return
+	}
+	a := h.stages[w.rng.IntN(len(h.stages))]
+	en := h.engines[kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}]
+	if en == nil || en.gone {
+		return
+	}
+	switch k {
+	case EngineKill:
+		en.exit(false, "signal: killed")
+	case EngineAbort:
+		en.exit(true, "signal: aborted")
+	case EngineFreeze:
+		en.freeze()
+		w.after(w.long(), en.thaw)
+	case SlowEngine:
+		factor := 2 + w.rng.IntN(40)
+		en.slow *= factor
+		w.after(w.long(), func() { en.slow /= factor })
+	}
+}
+
+// falseDeath lets some nodes believe for a moment that h is dead.
+func (w *world) falseDeath(h *host) {
+	for _, o := range w.hosts {
+		if o == h || o.m == nil || w.chance(2) {
+			continue
+		}
+		state := topology.Dead
+		if w.chance(2) {
+			state = topology.Suspect
+		}
+		o.hears(h, state, 0, newsMax)
+		life, of := o.life, h.life
+		w.after(w.between(newsMax, 1500*time.Millisecond), func() {
+			if o.life == life && h.life == of && h.m != nil && !h.frozen && !h.cut {
+				o.hears(h, topology.Alive, 0, newsMax)
+			}
+		})
+	}
+}
+
+// heal ends every fault that is left at the horizon and starts what is down.
+func (w *world) heal() {
+	w.say("", "heal", "")
+	for _, h := range w.hosts {
+		h.rejoin()
+		h.thaw()
+		if h.m == nil {
+			h.start()
+		}
+		h.deliver(h.life, node.Drain{Undo: true})
+	}
+	for i := range w.hosts {
+		for j := i + 1; j < len(w.hosts); j++ {
+			w.connect(w.pairs[[2]int{i, j}])
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package sim
+
+import "time"
+
+// The bounds of a run. A run that exceeds one is a violation, not a longer run.
+const (
+	// maxEvents is the most events of one run; more means that something spins.
+	maxEvents = 3_000_000
+	// maxSpin is the most steps of one node at one instant.
+	maxSpin = 20_000
+	// maxViolations is how many violations are kept; a broken run repeats itself.
+	maxViolations = 20
+)
+
+// The times that the models of the outside use.
+const (
+	keepAliveMin = 4 * time.Second // silence until a connection is given up
+	keepAliveMax = 6 * time.Second
+	deathMin     = 2500 * time.Millisecond // until the ring calls a node dead
+	deathMax     = 4500 * time.Millisecond
+	newsMin      = 20 * time.Millisecond // until a record or a rejoin is seen
+	newsMax      = 400 * time.Millisecond
+
+	// endWithin is how long after the last fault every session must have ended:
+	// the recovery deadline, and time to generate the rest.
+	endWithin = 60 * time.Second
+	// quietFor is how long after that leases have surely passed.
+	quietFor = 14 * time.Second
+	// deadRoute is how long a session may stay on a route with a dead boot.
+	deadRoute = 7 * time.Second
+	// surveyEvery is the interval of the judges' look at every node.
+	surveyEvery = 500 * time.Millisecond
+)

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Kind names one kind of fault.
+type Kind int
+
+// The kinds of faults.
+const (
+	Kill         Kind = iota // a host's daemon and engines die; it may come back
+	Freeze                   // SIGSTOP of a daemon
+	Reset                    // a connection breaks
+	Block                    // one or both directions of a link are dropped
+	Isolate                  // a host is cut off from all others
+	SlowLink                 // a link's delay grows
+	EngineKill               // an engine dies by SIGKILL
+	EngineAbort              // an engine dies as if its batch was at fault
+	EngineFreeze             // SIGSTOP of an engine
+	SlowEngine               // an engine takes a multiple of its time
+	FalseDeath               // the ring calls a live node dead for a moment
+	Drain                    // a node drains, then takes it back
+	kinds
+)
+
+func (k Kind) String() string {
+	return [...]string{"kill", "freeze", "reset", "block", "isolate", "slow-link", "engine-kill", "engine-abort", "engine-freeze", "slow-engine", "false-death", "drain"}[k]
+}
+
+// Scenario fixes a run: the mesh, its load and which faults it meets. The seed
+// draws everything else.
+type Scenario struct {
+	Seed     uint64
+	Layers   int
+	Ranges   []kevlard.Layers // the stages of the model
+	Copies   int              // holders of each stage
+	Whole    int              // further hosts that hold all layers
+	Gateways int              // hosts without stages
+	Cells    int              // KV positions of each engine
+	Limits   node.Limits
+
+	Sessions   int
+	MaxTokens  int // the most of one session
+	Poison     int // sessions whose prompt kills engines
+	SafeOwners bool
+
+	Horizon time.Duration // submissions and faults fall before it
+	Faults  int
+	Kinds   []Kind
+	// Gentle spares one holder of every stage and the gateways, so that no session
+	// they own may fail.
+	Gentle bool
+
+	LinkMin, LinkMean    time.Duration
+	BatchFixed, BatchRow time.Duration
+	Wire                 bool // pass messages through their byte format
+}
+
+// FromSeed draws a scenario: each seed enables its own mix of faults.
+func FromSeed(seed uint64) Scenario {
+	rng := rand.New(rand.NewPCG(seed, 0x5ce0))
+	s := Scenario{
+		Seed: seed, Layers: 2 + rng.IntN(5), Copies: 2 + rng.IntN(2), Whole: rng.IntN(4) / 3, Gateways: 1,
+		Cells: 1 << 16, Sessions: 2 + rng.IntN(10), MaxTokens: 1 + rng.IntN(160),
+		Horizon: time.Duration(1+rng.IntN(5)) * time.Second, Faults: rng.IntN(14), Gentle: rng.IntN(3) > 0,
+		LinkMin: time.Duration(50+rng.IntN(2000)) * time.Microsecond, LinkMean: time.Duration(1+rng.IntN(2000)) * time.Microsecond,
+		BatchFixed: time.Duration(1+rng.IntN(4)) * time.Millisecond, BatchRow: time.Duration(20+rng.IntN(400)) * time.Microsecond,
+		Wire: rng.IntN(5) == 0, SafeOwners: rng.IntN(3) == 0,
+	}
+	for lo := 0; lo < s.Layers; {
+		hi := min(s.Layers, lo+1+rng.IntN(max(1, s.Layers-1)))
+		s.Ranges = append(s.Ranges, kevlard.Layers{Lo: lo, Hi: hi})
+		lo = hi
+	}
+	if rng.IntN(6) == 0 { // a mesh that is too small for its load
+		s.Gentle, s.Cells = false, 256+rng.IntN(1500)
+		s.Limits.Sessions = 1 + rng.IntN(6)
+		s.Limits.Stage.Sessions = 1 + rng.IntN(8)
+	}
+	if rng.IntN(5) == 0 {
+		s.Limits.Stage.BatchRows = 1 + rng.IntN(40)
+		s.Limits.Stage.BatchParts = 1 + rng.IntN(4)
+	}
+	if rng.IntN(6) == 0 {
+		s.Poison = 1 + rng.IntN(2)
+	}
+	if rng.IntN(10) == 0 {
+		s.Copies = 1
+		s.Gentle = false
+	}
+	s.SafeOwners = s.SafeOwners && s.Gentle
+	for k := range kinds {
+		if rng.IntN(2) == 0 {
+			s.Kinds = append(s.Kinds, k)
+		}
+	}
+	if len(s.Kinds) == 0 {
+		s.Faults = 0
+	}
+	return s
+}
+
+// Storm draws a scenario of many sessions and many faults that leave old work
+// under way: what fences and barriers are there for.
+func Storm(seed uint64) Scenario {
+	s := FromSeed(seed)
+	s.Gentle, s.SafeOwners, s.Poison, s.Limits, s.Wire = false, false, 0, node.Limits{}, false
+	s.Copies, s.Cells, s.Sessions, s.MaxTokens, s.Faults = 3, 1<<14, 16, 150, 40
+	s.Horizon = 3 * time.Second
+	s.Kinds = []Kind{SlowLink, Reset, Freeze, EngineKill, SlowEngine, Block}
+	return s
+}
+
+// newWorld builds the mesh of a scenario.
+func newWorld(s Scenario, o Options) *world {
+	w := &world{
+		sc: s, plant: o.Plant, trace: o.Trace, rng: rand.New(rand.NewPCG(s.Seed, 0x17)),
+		byID: map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
+		model: topology.Model{ID: sha256.Sum256([]byte("toy")), Name: "toy", Layers: s.Layers, Context: 1 << 15, Vocab: 256},
+	}
+	w.judge = newJudge(w)
+	if s.Wire {
+		w.codec = newCodec()
+	}
+	add := func(safe bool, ranges ...kevlard.Layers) {
+		h := &host{w: w, id: kevlard.NodeID(fmt.Sprintf("n%d", len(w.hosts))), index: len(w.hosts), cells: s.Cells, safe: safe && s.Gentle}
+		for _, r := range ranges {
+			h.stages = append(h.stages, node.Assigned{Model: w.model, Layers: r, Width: w.toy().Width})
+		}
+		w.hosts = append(w.hosts, h)
+		w.byID[h.id] = h
+	}
+	spared := w.rng.IntN(s.Copies)
+	for c := range s.Copies {
+		for _, r := range s.Ranges {
+			add(c == spared, r)
+		}
+	}
+	for range s.Whole {
+		add(false, kevlard.Layers{Lo: 0, Hi: s.Layers})
+	}
+	for range s.Gateways {
+		add(true)
+	}
+	for i, a := range w.hosts {
+		for j := i + 1; j < len(w.hosts); j++ {
+			p := &pair{ends: [2]*host{a, w.hosts[j]}}
+			for d := range p.sides {
+				p.sides[d].minimum, p.sides[d].mean = s.LinkMin, s.LinkMean
+			}
+			w.pairs[[2]int{i, j}] = p
+		}
+	}
+	return w
+}

@@ -147,10 +147,10 @@ func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *complet
 			err = events.data(answer)
 		}
 		if err == nil {
-			err = events.raw("[DONE]")
+			_ = events.raw("[DONE]") // a failed write means that the client is gone
 		}
 		events.end()
-		return // a failed write means that the client is gone
+		return
 	}
 	e := clientError(ctx, err)
 	if e == nil {

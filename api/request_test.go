@@ -113,8 +113,10 @@ func TestAccepted(t *testing.T) {
 			return r.MaxTokens == 9 && r.MinTokens == 2 && r.IgnoreEOG
 		}},
 		{"exactly the context", `{"model":"toy","prompt":"ab","max_tokens":98}`, func(r GenRequest) bool { return r.MaxTokens == 98 }},
-		{"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"user":"me","unknown":[1]}`,
-			func(r GenRequest) bool { return len(r.Prompt) == 1 }},
+		{
+			"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"user":"me","unknown":[1]}`,
+			func(r GenRequest) bool { return len(r.Prompt) == 1 },
+		},
 		{"session", `{"model":"toy","prompt":"a","session":"s-1"}`, func(r GenRequest) bool { return r.Session == "s-1" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -70,13 +70,17 @@ func TestTranscripts(t *testing.T) {
 		{"stop that is none", `"prompt":"almost","stop":["\n\n"]`, 200, chunk("x", "null") + chunk("\ny", "stop") + done},
 		{"character over tokens", `"prompt":"utf8"`, 200, chunk("a", "null") + chunk("€", "null") + chunk("b", "stop") + done},
 		{"half a character", `"prompt":"half"`, 200, chunk("a", "null") + chunk("\uFFFD", "stop") + done},
-		{"usage", `"prompt":"plain","max_tokens":1,"stream_options":{"include_usage":true}`, 200,
+		{
+			"usage", `"prompt":"plain","max_tokens":1,"stream_options":{"include_usage":true}`, 200,
 			strings.Replace(chunk("a", "length"), "]}\n", "],\"usage\":null}\n", 1) +
-				`data: {ID,"model":"toy","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}` + "\n\n" + done},
-		{"token ids", `"prompt":"half","return_token_ids":true`, 200,
+				`data: {ID,"model":"toy","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}` + "\n\n" + done,
+		},
+		{
+			"token ids", `"prompt":"half","return_token_ids":true`, 200,
 			strings.Replace(chunk("a", "null"), "null}]", `null,"token_ids":[97]}]`, 1) +
 				strings.Replace(chunk("", "null"), "null}]", `null,"token_ids":[226]}]`, 1) +
-				strings.Replace(chunk("\uFFFD", "stop"), `"stop"}]`, `"stop","token_ids":[130]}]`, 1) + done},
+				strings.Replace(chunk("\uFFFD", "stop"), `"stop"}]`, `"stop","token_ids":[130]}]`, 1) + done,
+		},
 		{"lost in the middle", `"prompt":"lost"`, 200, chunk("a", "null") + chunk("b", "null") +
 			`data: {"error":{"message":"nobody serves layers [2,4)","type":"server_error","param":null,"code":"no_route"}}` + "\n\n"},
 		{"refused", `"prompt":"never"`, 503, `{"error":{"message":"nobody serves layers [2,4)","type":"server_error","param":null,"code":"no_route"}}` + "\n"},

@@ -24,7 +24,7 @@ func (m *Mesh) Run(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	linked, unlink := context.WithCancelCause(context.WithoutCancel(ctx))
-	listener := m.upgrader.UpgradeListener(m.dialler, m.listener)
+	listener := m.upgrader.UpgradeGatedMaListener(m.dialler, m.upgrader.GateMaListener(m.listener))
 	m.accepted.Go(func() { m.accept(ctx, cancel, listener) })
 	m.ended.Go(func() { m.supervise(linked) })
 

@@ -39,7 +39,8 @@ func TestVerdictSaysWhatScriptsLookFor(t *testing.T) {
 		has, lacks []string
 	}{
 		{
-			"killed", demoReport{TokenExact: true, RecoveryMS: 93.4, Killed: &demoKill{Node: "node-3"}, Failovers: []demoPhase{{"reset", "node-3", 1, 2, 90}}},
+			"killed",
+			demoReport{TokenExact: true, RecoveryMS: 93.4, Killed: &demoKill{Node: "node-3"}, Failovers: []demoPhase{{"reset", "node-3", 1, 2, 90}}},
 			[]string{"\ntoken-exact: yes\n", "\nrecovery: 93 ms\n", "detect", "re-route", "restore", "90.0 ms"},
 			[]string{"\x1b"},
 		},

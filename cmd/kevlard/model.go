@@ -143,8 +143,14 @@ func (sh shell) modelInspect(c *cli.Context) error {
 		name  string
 		value int
 	}{
-		{"layers", m.Layers}, {"dim", m.Dim}, {"heads", m.Heads}, {"kv heads", m.KVHeads}, {"head dim", m.HeadDim},
-		{"ffn", m.FFN}, {"vocab", m.Vocab}, {"context", m.Context},
+		{"layers", m.Layers},
+		{"dim", m.Dim},
+		{"heads", m.Heads},
+		{"kv heads", m.KVHeads},
+		{"head dim", m.HeadDim},
+		{"ffn", m.FFN},
+		{"vocab", m.Vocab},
+		{"context", m.Context},
 	} {
 		t.row(r.name, strconv.Itoa(r.value))
 	}

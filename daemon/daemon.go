@@ -169,7 +169,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		lifecycle.Part{Name: "engines", Run: d.engines.run, Grace: enginesGrace},
 		lifecycle.Part{Name: "records", Run: d.follow, Grace: recordsGrace},
 		lifecycle.Part{Name: "loop", Run: d.loop, Grace: loopGrace},
-		lifecycle.Part{Name: "leave", Run: d.awaitLeave},
+		lifecycle.Part{Name: "leave", Run: d.awaitLeave, Grace: leaveGrace},
 	)
 	return err
 }

@@ -17,10 +17,10 @@ func spared(t *testing.T) (r *ring, gateway *member) {
 	r = newRing(t)
 	r.step = 2 * time.Millisecond
 	r.timing.Stage.StallKill = time.Hour // a frozen engine stays until the test thaws it
-	r.start("a", span(0, 3))
-	r.start("b", span(3, 6))
-	r.start("c", span(6, 8))
-	r.start("spare", span(0, 3), span(3, 6), span(6, 8))
+	r.start("a", hops[0])
+	r.start("b", hops[1])
+	r.start("c", hops[2])
+	r.start("spare", hops...)
 	gateway = r.start("gate")
 	r.ready()
 	return r, gateway
@@ -52,16 +52,18 @@ func streams(t *testing.T, gateway *member, n, length int, hurt func()) []result
 	return results
 }
 
-// victim returns a host that a session runs through now at the given hop, not the
-// spare.
+// hops are the stages of spared, in order.
+var hops = []kevlard.Layers{span(0, 3), span(3, 6), span(6, 8)}
+
+// victim returns a host that a session runs through now at the given hop.
 func victim(t *testing.T, r *ring, gateway *member, hop int) *member {
 	t.Helper()
 	for _, s := range gateway.Sessions(t.Context(), false).Sessions {
-		if len(s.Route) > hop && s.Route[hop] != "spare" {
+		if len(s.Route) == len(hops) {
 			return r.members[kevlard.NodeID(s.Route[hop])]
 		}
 	}
-	t.Fatalf("no session has a hop %d beside the spare: %+v", hop, gateway.Sessions(t.Context(), false))
+	t.Fatalf("no session has a route: %+v", gateway.Sessions(t.Context(), false))
 	return nil
 }
 
@@ -101,12 +103,12 @@ func TestKilledEngine(t *testing.T) {
 	var v *member
 	results := streams(t, gateway, 6, 120, func() {
 		v = victim(t, r, gateway, 1)
-		v.launcher.Engine(v.cfg.Assigned[0].Key()).Kill()
+		v.launcher.Engine(key(hops[1])).Kill()
 	})
 	if n, causes := moved(results); n == 0 || !slices.Contains(causes, "engine-exit") {
 		t.Errorf("%d failovers, causes %v, want engine-exit", n, causes)
 	}
-	r.until("the engine is back", func() bool { return v.Status().Ready && v.launcher.Starts() == 2 })
+	r.until("the engine is back", func() bool { return v.Status().Ready && v.launcher.Starts() == len(v.cfg.Assigned)+1 })
 	if !slices.ContainsFunc(v.Events(time.Time{}), func(e report.Event) bool { return e.Type == "engine-exit" && e.Cause == "signal: killed" }) {
 		t.Error("no event names the engine's exit and its signal")
 	}
@@ -118,19 +120,19 @@ func TestFrozenEngine(t *testing.T) {
 	var v *member
 	results := streams(t, gateway, 6, 120, func() {
 		v = victim(t, r, gateway, 1)
-		v.launcher.Engine(v.cfg.Assigned[0].Key()).Freeze()
+		v.launcher.Engine(key(hops[1])).Freeze()
 		r.until("the node calls itself not ready", func() bool { ok, _ := v.Ready(); return !ok })
 	})
 	if n, _ := moved(results); n == 0 {
 		t.Error("nobody failed over")
 	}
 	before := v.Status().Sessions.FencedItems
-	v.launcher.Engine(v.cfg.Assigned[0].Key()).Thaw()
+	v.launcher.Engine(key(hops[1])).Thaw()
 	r.until("the late result is fenced and the node ready again", func() bool {
 		ok, _ := v.Ready()
 		return ok && v.Status().Sessions.FencedItems > before
 	})
-	if v.launcher.Starts() != 1 {
+	if v.launcher.Starts() != len(v.cfg.Assigned) {
 		t.Errorf("%d engine starts: an engine that wakes up need not be restarted", v.launcher.Starts())
 	}
 	r.idle()

@@ -69,10 +69,11 @@ const (
 
 // Graces of the parts; their sum bounds how long Run takes to stop.
 const (
-	meshGrace    = 7 * time.Second // a write to a peer whose path is gone
+	meshGrace    = 6 * time.Second // a write to a peer whose path is gone
 	ringGrace    = 6 * time.Second
-	enginesGrace = 8 * time.Second
+	enginesGrace = 6 * time.Second
 	recordsGrace = 3 * time.Second
 	logGrace     = time.Second
 	loopGrace    = 2 * time.Second
+	leaveGrace   = time.Second
 )

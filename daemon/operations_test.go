@@ -360,6 +360,7 @@ func TestBadConfig(t *testing.T) {
 		"a row of 0 bytes":  func(c *daemon.Config) { c.Assigned[0].Width = 0 },
 		"no engine":         func(*daemon.Config) {},
 		"threads":           func(c *daemon.Config) { c.Threads = -1 },
+		"zone of 600 bytes": func(c *daemon.Config) { c.Zone, c.Assigned = strings.Repeat("z", 600), nil },
 		"0 layers, context": func(c *daemon.Config) { c.Assigned[0].Model.Layers = 0 },
 	} {
 		c := daemon.Config{Name: "x", Secret: make([]byte, 32), DataDir: t.TempDir(), Assigned: []daemon.AssignedStage{good}, Dev: true}

@@ -64,6 +64,9 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 		self: own.Node, codec: newRecordCodec(), key: key, pull: pull, report: report, log: log,
 		poke: make(chan struct{}, 1), own: own, others: map[kevlard.NodeID]*held{},
 	}
+	if err := own.clip().check(); err != nil {
+		return nil, fmt.Errorf("this node's record would be refused by others: %w", err)
+	}
 	var err error
 	r.bytes, err = r.codec.seal(own.clip(), key)
 	return r, err

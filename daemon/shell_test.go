@@ -177,7 +177,7 @@ func TestChanges(t *testing.T) {
 // TestRecordsFollowGossip drives the records without a network: versions, boots,
 // failures, forgotten nodes.
 func TestRecordsFollowGossip(t *testing.T) {
-	key, id := newKey(t)
+	key, id := newKey(t, 1)
 	self := membership.Member{Name: "me", State: membership.StateAlive, Meta: membership.Meta{Boot: "m", Record: 1}}
 	r, err := newRecords(record{Node: "me", Boot: "m", Version: 1}, key, nil, func(string, kevlard.NodeID, string, string) {}, slog.New(slog.DiscardHandler))
 	if err != nil {

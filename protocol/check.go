@@ -46,6 +46,11 @@ func (m Prepare) check() error {
 	if !(t >= 0 && t <= 100) { // also refuses NaN
 		err = errors.Join(err, fmt.Errorf("temperature is %v, want 0 to 100", t))
 	}
+	for _, p := range [...]float32{m.Sampling.TopP, m.Sampling.MinP} {
+		if !(p >= 0 && p <= 1) {
+			err = errors.Join(err, fmt.Errorf("top_p or min_p is %v, want 0 to 1", p))
+		}
+	}
 	return err
 }
 

@@ -106,7 +106,7 @@ func Uncovered(ranges []kevlard.Layers, n int) []kevlard.Layers {
 	var out []kevlard.Layers
 	at := 0
 	for _, r := range sorted {
-		if r.Lo > at {
+		if r.Lo > at && at < n {
 			out = append(out, kevlard.Layers{Lo: at, Hi: min(r.Lo, n)})
 		}
 		at = max(at, r.Hi)

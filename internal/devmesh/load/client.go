@@ -96,16 +96,16 @@ func (r Result) FirstToken() time.Duration {
 	return r.Pieces[0].At.Sub(r.Sent)
 }
 
-// LongestGap returns the longest pause between two pieces of which the second
-// came after t, and the time of that second piece; 0 if fewer than two pieces
-// allow one.
-func (r Result) LongestGap(t time.Time) (gap time.Duration, end time.Time) {
+// LongestGap returns the longest pause between two pieces of which the second came
+// after from and not after to; 0 if there is none.
+func (r Result) LongestGap(from, to time.Time) time.Duration {
+	var gap time.Duration
 	for i := 1; i < len(r.Pieces); i++ {
-		if at := r.Pieces[i].At; at.After(t) && at.Sub(r.Pieces[i-1].At) > gap {
-			gap, end = at.Sub(r.Pieces[i-1].At), at
+		if at := r.Pieces[i].At; at.After(from) && !at.After(to) {
+			gap = max(gap, at.Sub(r.Pieces[i-1].At))
 		}
 	}
-	return gap, end
+	return gap
 }
 
 // Gaps returns the pauses between the pieces, in order.

@@ -89,11 +89,15 @@ func TestStreamErrors(t *testing.T) {
 func TestLongestGapCountsFromTheFault(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
 	r := Result{Pieces: []Piece{{At: at(0)}, {At: at(500)}, {At: at(510)}, {At: at(600)}, {At: at(605)}}}
-	if gap, end := r.LongestGap(at(505)); gap != 90*time.Millisecond || !end.Equal(at(600)) {
-		t.Errorf("gap %s ending at %s", gap, end)
-	}
-	if gap, _ := r.LongestGap(at(700)); gap != 0 {
-		t.Errorf("gap %s after the end", gap)
+	for _, c := range []struct{ from, to, want int }{
+		{505, 1000, 90},
+		{0, 1000, 500},
+		{505, 599, 10},
+		{700, 1000, 0},
+	} {
+		if got := r.LongestGap(at(c.from), at(c.to)); got != time.Duration(c.want)*time.Millisecond {
+			t.Errorf("from %d to %d: %s, want %d ms", c.from, c.to, got, c.want)
+		}
 	}
 }
 

@@ -1,0 +1,108 @@
+package archtest
+
+// imports lists, for each package, every other package of this module that it
+// may import; tests may import more. "" is the root.
+func imports() map[string][]string {
+	return map[string][]string{
+		"": {},
+
+		// Deciding. These are pure; see pure.
+		"protocol":  {""},
+		"topology":  {""},
+		"scheduler": {"", "topology"},
+		"session":   {"", "protocol"},
+		"stage":     {"", "protocol", "topology"},
+		"node":      {"", "protocol", "topology", "scheduler", "session", "stage"},
+
+		// Doing. Drivers never import one another.
+		"membership":              {""},
+		"membership/memtransport": {},
+		"mesh":                    {""},
+		"model":                   {""},
+		"model/fairy":             {},
+		"engine":                  {"", "engine/sampler", "model"},
+		"engine/sampler":          {""},
+		"daemon":                  {"", "daemon/report", "internal/lifecycle", "membership", "mesh", "node", "protocol", "stage", "topology"},
+		"daemon/report":           {},
+		"daemon/toy":              {"", "daemon", "internal/toymodel", "stage"},
+		"api":                     {"", "daemon/report"},
+
+		// Wiring.
+		"cmd/kevlard": {
+			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/devmesh", "internal/devmesh/load",
+			"internal/lifecycle", "model", "node", "stage", "topology",
+		},
+		"cmd/kevlard/config": {""},
+
+		// Proving.
+		"e2e":                   {},
+		"internal/archtest":     {},
+		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
+		"internal/devmesh/load": {},
+		"internal/lifecycle":    {},
+		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
+		"internal/toymodel":     {"", "stage"},
+	}
+}
+
+// pure lists the packages that decide: no goroutine, lock, clock, socket, file,
+// log or global random. The simulator runs exactly what the daemon runs, so what
+// it cannot control they must not use.
+func pure() []string {
+	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "internal/toymodel"}
+}
+
+// pureStd is all that a pure package may import of the standard library.
+func pureStd() []string {
+	return []string{
+		"bytes", "cmp", "container/heap", "crypto/sha256", "encoding/binary", "encoding/hex", "errors", "fmt", "hash/fnv", "iter",
+		"maps", "math", "math/bits", "slices", "sort", "strconv", "strings", "time",
+	}
+}
+
+// clocks are the functions of package time that a pure package may not name:
+// time comes in as an argument.
+func clocks() []string {
+	return []string{"Now", "Since", "Until", "After", "AfterFunc", "Sleep", "Tick", "NewTimer", "NewTicker"}
+}
+
+// quarantine lists modules that only some packages may import, and why.
+func quarantine() []quarantined {
+	return []quarantined{
+		{"github.com/ollama/ollama", []string{"engine", "model"}, "it panics, aborts and logs on its own account"},
+		{"github.com/hashicorp/memberlist", []string{"membership", "membership/memtransport", "daemon"}, "its settings and gaps are that package's business"},
+		{"github.com/libp2p", []string{"mesh", "daemon"}, "connections belong to the mesh; the daemon only signs its record"},
+		{"github.com/fxamacker/cbor", []string{"protocol", "mesh", "membership", "daemon", "engine", "model"}, "bytes are decoded where their format is documented"},
+		{"github.com/prometheus", []string{"daemon", "api", "cmd/kevlard"}, "cores never measure themselves"},
+		{"github.com/urfave/cli", []string{"cmd/kevlard"}, "flags end at the command line"},
+		{"github.com/pelletier/go-toml", []string{"cmd/kevlard/config", "internal/devmesh"}, "the file format ends at the config"},
+		{"github.com/coreos/go-systemd", []string{"daemon", "cmd/kevlard"}, "only the service talks to its manager"},
+		{"pgregory.net/rapid", nil, "it is for tests"},
+	}
+}
+
+type quarantined struct {
+	module string
+	in     []string
+	why    string
+}
+
+// cgo lists the files that may import "C": one door for each package.
+func cgo() map[string]string {
+	return map[string]string{"engine": "ggml.go"}
+}
+
+// mutable lists the package variables of a mutable type that are accepted, and
+// why. Errors, compiled patterns, embedded files and interface checks need no
+// entry.
+func mutable() map[string]string {
+	return map[string]string{
+		"engine.computeMu":              "the library's compute is not safe for two backends of one process",
+		"engine.layerTensors":           "a list of names that is only read",
+		"cmd/kevlard.release":           "set by the linker",
+		"cmd/kevlard/config.openTables": "a list of names that is only read",
+	}
+}
+
+// maxLines is the longest file.
+const maxLines = 500

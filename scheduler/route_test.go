@@ -1,0 +1,213 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+	"testing"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/topology"
+	"pgregory.net/rapid"
+)
+
+// drawAsk makes a small problem; its candidates are sorted as topology sorts them.
+func drawAsk(t *rapid.T) Ask {
+	layers := rapid.IntRange(1, 5).Draw(t, "layers")
+	nodes := []kevlard.NodeID{"a", "b", "c", "d"}
+	loads := map[kevlard.NodeID]int{}
+	broken := map[kevlard.NodeID]bool{}
+	for _, n := range nodes {
+		loads[n] = rapid.IntRange(0, 3).Draw(t, "load")
+		broken[n] = rapid.IntRange(0, 5).Draw(t, "broken") == 0
+	}
+	a := Ask{
+		Layers: layers,
+		Load:   func(n kevlard.NodeID) int { return loads[n] },
+		Usable: func(n kevlard.NodeID) bool { return !broken[n] },
+	}
+	avoid := map[[2]kevlard.NodeID]bool{}
+	for range rapid.IntRange(0, 3).Draw(t, "edges") {
+		avoid[[2]kevlard.NodeID{rapid.SampledFrom(nodes).Draw(t, "from"), rapid.SampledFrom(nodes).Draw(t, "to")}] = true
+	}
+	a.AvoidEdge = func(from, to kevlard.NodeID) bool { return avoid[[2]kevlard.NodeID{from, to}] }
+	for range rapid.IntRange(0, 9).Draw(t, "candidates") {
+		lo := rapid.IntRange(0, layers-1).Draw(t, "lo")
+		a.Candidates = append(a.Candidates, topology.Candidate{
+			Node: rapid.SampledFrom(nodes).Draw(t, "node"), Class: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "class"),
+			Layers: kevlard.Layers{Lo: lo, Hi: rapid.IntRange(lo+1, layers).Draw(t, "hi")},
+		})
+	}
+	slices.SortFunc(a.Candidates, func(p, q topology.Candidate) int {
+		return cmp.Or(p.Layers.Compare(q.Layers), cmp.Compare(p.Node, q.Node))
+	})
+	a.Candidates = slices.CompactFunc(a.Candidates, func(p, q topology.Candidate) bool { return p.Node == q.Node && p.Layers == q.Layers })
+	a.Class = rapid.SampledFrom([]string{"", "", "x"}).Draw(t, "wanted")
+	for _, c := range a.Candidates {
+		if rapid.IntRange(0, 3).Draw(t, "previous") == 0 {
+			a.Previous = append(a.Previous, kevlard.Hop{Node: c.Node, Layers: c.Layers})
+		}
+	}
+	return a
+}
+
+// brute finds the cheapest route by trying all of them.
+func brute(a Ask) (best int64) {
+	best = -1
+	var walk func(at int, cost int64, class string, last kevlard.NodeID)
+	walk = func(at int, cost int64, class string, last kevlard.NodeID) {
+		if at == a.Layers {
+			if best < 0 || cost < best {
+				best = cost
+			}
+			return
+		}
+		for _, c := range a.Candidates {
+			switch {
+			case c.Layers.Lo != at || !a.Usable(c.Node):
+			case a.Class != "" && c.Class != a.Class, class != "" && c.Class != class:
+			case last != "" && a.AvoidEdge(last, c.Node):
+			default:
+				walk(c.Layers.Hi, cost+costOf(a, c), c.Class, c.Node)
+			}
+		}
+	}
+	walk(0, 0, "", "")
+	return best
+}
+
+// costOf is the rule of the package comment's constants, written out once more.
+func costOf(a Ask, c topology.Candidate) int64 {
+	cost := int64(100 + 1000*a.Load(c.Node))
+	if len(a.Previous) > 0 && !slices.Contains(a.Previous, kevlard.Hop{Node: c.Node, Layers: c.Layers}) {
+		cost += 10000
+	}
+	return cost
+}
+
+func TestRouteAgainstBruteForce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := drawAsk(t)
+		want := brute(a)
+		got := Route(a)
+		if (got.Route == nil) != (want < 0) {
+			t.Fatalf("route %v, the best costs %d", got.Route, want)
+		}
+		if got.Route == nil {
+			return
+		}
+		if !got.Route.Covers(a.Layers) {
+			t.Fatalf("route %v does not cover %d layers", got.Route, a.Layers)
+		}
+		cost := int64(0)
+		for i, h := range got.Route {
+			at := slices.IndexFunc(a.Candidates, func(c topology.Candidate) bool {
+				return c.Node == h.Node && c.Layers == h.Layers && c.Class == got.Class
+			})
+			if at < 0 || !a.Usable(h.Node) || i > 0 && a.AvoidEdge(got.Route[i-1].Node, h.Node) {
+				t.Fatalf("route %v of class %q takes hop %d, which it may not", got.Route, got.Class, i)
+			}
+			cost += costOf(a, a.Candidates[at])
+		}
+		if cost != want {
+			t.Fatalf("route %v costs %d, the best costs %d", got.Route, cost, want)
+		}
+	})
+}
+
+// TestMissingNamesTheGap checks what is said when there is no route: layers that
+// no usable candidate of the class serves.
+func TestMissingNamesTheGap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := drawAsk(t)
+		got := Route(a)
+		if got.Route != nil {
+			if got.Missing != nil {
+				t.Fatalf("a route and missing layers %v", got.Missing)
+			}
+			return
+		}
+		missing := make([]bool, a.Layers)
+		for i := range missing {
+			missing[i] = true
+		}
+		for _, c := range a.Candidates {
+			if a.Usable(c.Node) && (a.Class == "" || c.Class == a.Class) {
+				for i := c.Layers.Lo; i < c.Layers.Hi; i++ {
+					missing[i] = false
+				}
+			}
+		}
+		for _, m := range got.Missing {
+			for i := m.Lo; i < m.Hi; i++ {
+				if !missing[i] {
+					t.Fatalf("layer %d is called missing in %v", i, got.Missing)
+				}
+				missing[i] = false
+			}
+		}
+		if slices.Contains(missing, true) {
+			t.Fatalf("missing %v leaves some out", got.Missing)
+		}
+	})
+}
+
+// TestRouteDependsOnNoOrder builds the same view in two orders: two nodes must
+// choose alike.
+func TestRouteDependsOnNoOrder(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a := drawAsk(t)
+		b := a
+		b.Candidates = rapid.Permutation(a.Candidates).Draw(t, "order")
+		byNode := topology.View{}
+		model := kevlard.Digest{1}
+		for _, c := range b.Candidates {
+			i := slices.IndexFunc(byNode.Nodes, func(n topology.Node) bool { return n.ID == c.Node })
+			if i < 0 {
+				i = len(byNode.Nodes)
+				byNode.Nodes = append(byNode.Nodes, topology.Node{ID: c.Node, State: topology.Alive})
+			}
+			n := &byNode.Nodes[i]
+			n.Stages = append(n.Stages, topology.Stage{Key: kevlard.StageKey{Model: model, Layers: c.Layers}, State: topology.Ready, Class: c.Class})
+		}
+		b.Candidates = byNode.Candidates(model)
+		if x, y := Route(a), Route(b); !slices.Equal(x.Route, y.Route) || x.Class != y.Class {
+			t.Fatalf("%v of %q, and in another order %v of %q", x.Route, x.Class, y.Route, y.Class)
+		}
+	})
+}
+
+func TestTiesGoToTheLesserNode(t *testing.T) {
+	half := func(n kevlard.NodeID, lo int) topology.Candidate {
+		return topology.Candidate{Node: n, Class: "x", Layers: kevlard.Layers{Lo: lo, Hi: lo + 2}}
+	}
+	a := Ask{
+		Layers: 4, Candidates: []topology.Candidate{half("a", 0), half("b", 0), half("a", 2), half("b", 2), half("c", 2)},
+		Load: func(kevlard.NodeID) int { return 1 }, Usable: func(kevlard.NodeID) bool { return true },
+		AvoidEdge: func(kevlard.NodeID, kevlard.NodeID) bool { return false },
+	}
+	for _, tc := range []struct {
+		name       string
+		change     func(*Ask)
+		first, end kevlard.NodeID
+	}{
+		{"all equal", func(*Ask) {}, "a", "a"},
+		{"the edge is blamed", func(a *Ask) {
+			a.AvoidEdge = func(f, t kevlard.NodeID) bool { return f == "a" && t == "a" }
+		}, "a", "b"},
+		{"a is loaded", func(a *Ask) {
+			a.Load = func(n kevlard.NodeID) int { return map[kevlard.NodeID]int{"a": 3}[n] }
+		}, "b", "b"},
+		{"stays where it was", func(a *Ask) {
+			a.Previous = kevlard.Route{{Node: "b", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "c", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}
+		}, "b", "c"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := a
+			tc.change(&a)
+			got := Route(a)
+			if len(got.Route) != 2 || got.Route[0].Node != tc.first || got.Route[1].Node != tc.end {
+				t.Errorf("route %v, want %s then %s", got.Route, tc.first, tc.end)
+			}
+		})
+	}
+}

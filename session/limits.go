@@ -24,7 +24,8 @@ type Timing struct {
 	// also retries when its view changes.
 	Retry time.Duration
 	// QueueDeadline is how long a session that has shown nothing yet waits for a
-	// route. Default 5 s.
+	// route. Default 3 s: it must fail before the API sends headers to show that it
+	// lives, or the client could not be told by a status.
 	QueueDeadline time.Duration
 	// RecoverDeadline is how long a session that is under way waits for a new
 	// route. Default 15 s.
@@ -54,7 +55,7 @@ func (t Timing) withDefaults() Timing {
 	count(&t.ProgressEarn, 16)
 	set(&t.Avoid, 3*time.Second)
 	set(&t.Retry, 100*time.Millisecond)
-	set(&t.QueueDeadline, 5*time.Second)
+	set(&t.QueueDeadline, 3*time.Second)
 	set(&t.RecoverDeadline, 15*time.Second)
 	count(&t.Chunk, 64)
 	count(&t.Window, 256)

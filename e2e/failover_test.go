@@ -90,8 +90,11 @@ func TestStreamsSurviveLongFreezes(t *testing.T) {
 				}
 				judge(t, again.wait(t), want)
 			}
-			eventually(t, readyWithin, func() error { return m.fencedMore(t, before) })
 			m.ready(t)
+			// Once the host counts as dead its connections are cut, so what it wakes up
+			// with mostly meets the transport and not the fence: none of it may show, but
+			// the counter need not rise as it does after a short freeze.
+			t.Logf("%v late items fenced", m.fenced(t)-before)
 			judge(t, m.storm(t.Context(), requests).wait(t), want)
 		})
 	}
@@ -123,8 +126,7 @@ func (m *mesh) breakUnder(t *testing.T, requests []load.Request, want []load.Res
 	}
 	var pauses []time.Duration
 	for _, r := range got {
-		gap, _ := r.LongestGap(at)
-		pauses = append(pauses, gap)
+		pauses = append(pauses, r.LongestGap(at, r.Ended))
 	}
 	t.Logf("%d of %d sessions ran through %s, %d failed over; longest pause p50 %s, max %s", len(sessions), len(requests), victim.Name(), n,
 		load.Quantile(pauses, 0.5).Round(time.Millisecond), load.Quantile(pauses, 1).Round(time.Millisecond))

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/kevlard/kevlard/internal/devmesh"
 	"github.com/kevlard/kevlard/internal/devmesh/load"
+	"github.com/kevlard/kevlard/model"
 )
 
 // fourHosts is a small mesh in which every stage has two holders.
@@ -246,6 +248,35 @@ func TestEngineKilledOfTheOnlyHolder(t *testing.T) {
 		t.Errorf("other daemons were %v, now %v", others, now)
 	}
 	m.restart(t, m.Node(2))
+}
+
+// TestEnginesHoldTheirUnitsOnly serves a model of random weights, big enough that a
+// unit too many would show, over four stages.
+func TestEnginesHoldTheirUnitsOnly(t *testing.T) {
+	const most = 60 << 20 // beyond the weights: the process, KV and compute buffers
+	spec, err := model.Preset("110m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "synth.gguf")
+	if err := model.Synth(path, spec, nil); err != nil {
+		t.Fatal(err)
+	}
+	m := start(t, devmesh.Options{Nodes: 4, Stages: 4, Gateways: 1, Model: path})
+	m.unbroken(t, storyRequests(m, 4, 50))
+	for _, n := range m.Hosts() {
+		s, err := n.Status(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range s.Engines {
+			rss := residentOf(t, e.PID)
+			t.Logf("%s [%d,%d): weights %d MiB, resident %d MiB", n.Name(), e.Lo, e.Hi, e.WeightBytes>>20, rss>>20)
+			if e.WeightBytes == 0 || rss > e.WeightBytes+most {
+				t.Errorf("%s: resident %d bytes, weights %d: want at most %d more", n.Name(), rss, e.WeightBytes, most)
+			}
+		}
+	}
 }
 
 // TestOrphans is K76: a daemon killed with SIGKILL takes its engine along, and the

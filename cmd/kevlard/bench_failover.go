@@ -28,7 +28,7 @@ func benchFailoverCommand() *cli.Command {
 			&cli.Float64Flag{Name: "rps", Value: 2, Usage: "`R` new streams per second"},
 			&cli.IntFlag{Name: "faults", Value: 30, Usage: "`F` faults"},
 			&cli.IntFlag{Name: "tokens", Value: 300, Usage: "`T` tokens of each stream"},
-			&cli.DurationFlag{Name: "hold", Value: 3 * time.Second, Usage: "a stopped or killed host comes back after `D`"},
+			&cli.DurationFlag{Name: "hold", Value: 3 * time.Second, Usage: "`D` from a fault until what was stopped or killed comes back, and no other fault before"},
 			&cli.StringFlag{Name: "model", Value: "fairy", Usage: "`MODEL`: fairy, a preset of model synth, or a GGUF file"},
 		},
 		Action: runBenchFailover,

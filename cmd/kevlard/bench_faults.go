@@ -56,7 +56,6 @@ func (b *failoverBench) breakOne(ctx context.Context, victim *devmesh.Node) (bre
 		return breakage{}, err
 	}
 	out := breakage{victim: victim.Name(), sessions: sessions}
-	hold := b.hold
 	switch b.fault {
 	case faultKill:
 		out.at = time.Now()
@@ -65,7 +64,6 @@ func (b *failoverBench) breakOne(ctx context.Context, victim *devmesh.Node) (bre
 		out.at = time.Now()
 		err = victim.Kill(syscall.SIGSTOP)
 	case faultEngineKill:
-		hold = 0 // the daemon starts the engine again by itself
 		out.at, err = victim.KillEngine(ctx, syscall.SIGKILL)
 	}
 	if err != nil {
@@ -74,7 +72,7 @@ func (b *failoverBench) breakOne(ctx context.Context, victim *devmesh.Node) (bre
 	select {
 	case <-ctx.Done():
 		return out, context.Cause(ctx)
-	case <-time.After(hold):
+	case <-time.After(b.hold): // also so that one fault's recoveries end before the next
 	}
 	switch b.fault {
 	case faultKill:
@@ -138,11 +136,12 @@ func (b *failoverBench) judge(streams []arrival, broken []breakage, events []rep
 	}
 	for _, fault := range broken {
 		for _, id := range fault.sessions {
-			one, ok := recoveryAfter(fault, id, events)
+			one, over, ok := recoveryAfter(fault, id, events)
 			if !ok {
 				continue // the stream's last token was on its way: it never missed the host
 			}
-			pause, _ := bySession[id].LongestGap(fault.at)
+			// The client sees the first token a little after its owner does.
+			pause := bySession[id].LongestGap(fault.at, over.Add(clientLag))
 			one.GapMS = load.Millis(pause)
 			r.Each = append(r.Each, one)
 			gap = append(gap, pause)
@@ -165,10 +164,14 @@ func (b *failoverBench) judge(streams []arrival, broken []breakage, events []rep
 
 func fromMillis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }
 
+// clientLag is how much later than its owner's log a client may see a token.
+const clientLag = 100 * time.Millisecond
+
 // recoveryAfter finds what the owner's event log says of one session's failover
-// after a fault. Detection is counted from the fault, not from the last token.
-func recoveryAfter(fault breakage, session string, events []report.Event) (recoveryOf, bool) {
-	out := recoveryOf{Victim: fault.victim}
+// after a fault, and when it was over. Detection is counted from the fault, not
+// from the last token.
+func recoveryAfter(fault breakage, session string, events []report.Event) (out recoveryOf, over time.Time, ok bool) {
+	out = recoveryOf{Victim: fault.victim}
 	var acted time.Time
 	for _, e := range events {
 		if e.Session != session || e.At.Before(fault.at) {
@@ -179,13 +182,13 @@ func recoveryAfter(fault breakage, session string, events []report.Event) (recov
 			acted, out.Cause = e.At, e.Cause
 		case e.Type == "recovered" && !acted.IsZero():
 			if e.Failover == nil {
-				return out, false
+				return out, over, false
 			}
 			out.AtToken = e.Failover.AtToken
 			out.DetectMS = load.Millis(acted.Sub(fault.at))
 			out.RerouteMS, out.RestoreMS = e.Failover.RerouteMS, e.Failover.RestoreMS
-			return out, true
+			return out, e.At, true
 		}
 	}
-	return out, false
+	return out, over, false
 }

@@ -127,8 +127,7 @@ func (d *demo) play(ctx context.Context, began time.Time) (demoReport, error) {
 	}
 	report := demoReport{Text: broken.Text(), Tokens: broken.Tokens, Killed: kill.done, Failovers: []demoPhase{}}
 	if d.kill {
-		gap, _ := broken.LongestGap(kill.at)
-		report.RecoveryMS = load.Millis(gap)
+		report.RecoveryMS = load.Millis(broken.LongestGap(kill.at, broken.Ended))
 		if report.Failovers, err = d.phases(ctx, broken.Session); err != nil {
 			return demoReport{}, err
 		}

@@ -79,6 +79,9 @@ func runDev(c *cli.Context) error {
 
 // startMesh starts a mesh; bad options are the user's, so they give exit code 2.
 func startMesh(c *cli.Context, opt devmesh.Options) (*devmesh.Mesh, error) {
+	if !builtWithEngine {
+		return nil, errors.New("start a local mesh: this binary was built without cgo and has no engine: build it with CGO_ENABLED=1")
+	}
 	mesh, err := devmesh.Start(c.Context, opt)
 	if _, bad := errors.AsType[*devmesh.OptionsError](err); bad {
 		return nil, usageError("%w", err)

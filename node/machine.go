@@ -88,6 +88,9 @@ func (m *Machine) Deadline() kevlard.Instant {
 func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	if due := m.Deadline(); due != kevlard.Never && now.Sub(due) > m.cfg.Timing.LateJudge && due != 0 {
 		m.forgive(now, now.Sub(due))
+		for i, s := range m.stages {
+			out = m.fromStage(now, i, s.Expire(now, nil), out)
+		}
 	}
 	switch ev := ev.(type) {
 	case Wake:

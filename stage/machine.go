@@ -183,12 +183,24 @@ func (m *Machine) Wake(now kevlard.Instant, late bool, out []Effect) []Effect {
 	if m.batch != nil && now >= m.batch.overdue {
 		out = m.overdue(now, out)
 	}
+	return m.Expire(now, out)
+}
+
+// Expire drops the sessions whose leases have ended, with what waits for them: a
+// stage that was itself away for so long must not act on what it was told before,
+// because the owner has gone elsewhere. So a late judge forgives others, never
+// itself; the node calls this before it looks at anything else that came
+// meanwhile.
+func (m *Machine) Expire(now kevlard.Instant, out []Effect) []Effect {
 	for _, s := range m.sorted() {
-		if now >= s.lease {
-			out = append(out, Note{Type: "lease-expired", Session: s.id, Cause: "lease"})
-			out = append(out, Reply{s.owner, m.lost(s, "lease", false)})
-			m.drop(s)
+		if now < s.lease {
+			continue
 		}
+		fenced := m.unqueue(s)
+		m.counters.Fenced += uint64(fenced)
+		out = append(out, Note{Type: "lease-expired", Session: s.id, Cause: "lease", Detail: fmt.Sprintf("%d items fenced", fenced)})
+		out = append(out, Reply{s.owner, m.lost(s, "lease", false)})
+		m.drop(s)
 	}
 	return out
 }
@@ -197,9 +209,6 @@ func (m *Machine) Wake(now kevlard.Instant, late bool, out []Effect) []Effect {
 func (m *Machine) grace(now kevlard.Instant) {
 	if m.batch != nil && m.state != topology.Stalled {
 		m.batch.overdue = max(m.batch.overdue, now.Add(m.cfg.Timing.Stall))
-	}
-	for _, s := range m.slots {
-		s.lease = max(s.lease, now.Add(m.cfg.Timing.Lease))
 	}
 }
 

@@ -286,12 +286,38 @@ func TestLeases(t *testing.T) {
 	b.pass(8 * time.Second)
 	b.out = b.m.Wake(b.now, true, nil)
 	if b.m.Sessions() != 1 {
-		t.Error("a late timer took a lease away")
+		t.Error("a late timer took a lease away that had not ended")
 	}
 	b.pass(10 * time.Second)
 	b.out = b.m.Wake(b.now, false, nil)
 	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024 {
 		t.Errorf("%d sessions, %d cells free after all leases", b.m.Sessions(), b.m.FreeCells())
+	}
+}
+
+// TestAwayPastTheLease freezes the stage for longer than a lease, with one item
+// in the engine and one waiting: neither may reach the next stage, because the
+// owner has long gone elsewhere.
+func TestAwayPastTheLease(t *testing.T) {
+	b := newBench(t, false, Limits{})
+	b.mustPrepare("s", 1, 10)
+	b.mustPrepare("t", 1, 10)
+	b.send(item("s", 1, 0, 4, true, false))
+	x := b.running()
+	b.send(item("t", 1, 0, 4, true, false))
+	b.pass(30 * time.Second)
+	b.out = b.m.Expire(b.now, nil)
+	b.out = b.m.BatchDone(b.now, b.m.engine, x.ID, [][]byte{make([]byte, 4*width)}, nil, b.out)
+	for _, e := range b.out {
+		if f, ok := e.(Forward); ok {
+			t.Errorf("late work goes on to %s: %+v", f.To, f.Frame)
+		}
+	}
+	if got := b.m.Counters().Fenced; got != 2 {
+		t.Errorf("%d items fenced, want the running and the waiting one", got)
+	}
+	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024 {
+		t.Errorf("%d sessions, %d cells free", b.m.Sessions(), b.m.FreeCells())
 	}
 }
 

@@ -38,6 +38,10 @@ type Instant int64
 // Never is later than every other instant.
 const Never Instant = math.MaxInt64
 
+// LateGrace is what a judge whose own timer fired late leaves others beyond the
+// time that it was away, so that it reads what they sent meanwhile.
+const LateGrace = 100 * time.Millisecond
+
 // Add returns t moved by d; Never stays Never.
 func (t Instant) Add(d time.Duration) Instant {
 	if t == Never {

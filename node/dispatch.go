@@ -28,7 +28,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 	case protocol.Close:
 		for i, s := range m.stages {
 			if s.Key().Layers.Lo == msg.Lo {
-				out = m.fromStage(now, i, s.Close(now, msg, nil), out)
+				out = m.fromStage(now, i, s.Close(now, ev.From, msg, nil), out)
 			}
 		}
 		return out
@@ -97,7 +97,7 @@ func (m *Machine) refused(now kevlard.Instant, from kevlard.NodeID, r protocol.R
 
 func (m *Machine) probe(p protocol.Probe) protocol.Probed {
 	for _, s := range m.stages {
-		if s.Key().Layers.Lo == p.Lo {
+		if s.Key().Layers.Lo == p.Lo && s.Key().Model == p.Model {
 			if a := s.Probe(p); a.Known || a.Stalled {
 				return a
 			}

@@ -45,7 +45,21 @@ type Arrived struct {
 }
 
 // SendFailed reports that a Send or SendFrame could not even be queued.
-type SendFailed struct{ Node kevlard.NodeID }
+type SendFailed struct {
+	Node    kevlard.NodeID
+	Cause   SendCause
+	Session kevlard.SessionID // of the message, if it has one
+}
+
+// SendCause says why something could not be sent.
+type SendCause string
+
+// The causes. The zero value is SendReset.
+const (
+	SendReset    SendCause = ""         // there is no connection
+	SendFull     SendCause = "full"     // the peer's queue is full
+	SendOversize SendCause = "oversize" // no message of this size is sent
+)
 
 // EngineReady reports that an engine has loaded its stage. Cells is the number
 // of KV positions granted to it.

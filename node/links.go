@@ -37,6 +37,10 @@ const maxPings = 32
 // silence is how long the peer may be quiet.
 func (p *peer) silence(t Timing) time.Duration { return max(t.Silence, 8*(p.rtt+4*p.dev)) }
 
+// unmeasure forgets the pings under way: their answers would count the time that
+// one side was away as the link's.
+func (p *peer) unmeasure() { p.pingSeq += maxPings }
+
 // silentAt is when the peer counts as silent if nothing is heard.
 func (p *peer) silentAt(t Timing) kevlard.Instant {
 	if !p.up || !p.watched || p.silent {
@@ -65,7 +69,7 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	}
 	*p = peer{boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
 	for i, s := range m.stages {
-		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, nil), out)
+		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, false, nil), out)
 	}
 	m.pingAt, m.rewatch = now, true
 	return m.hurry(now, out)
@@ -110,11 +114,27 @@ func (m *Machine) evidence(now kevlard.Instant, n kevlard.NodeID, cause string, 
 	return out
 }
 
+// sendFailed acts on what could not even be queued. A full queue is nobody's
+// death: the session concerned tries again after a pause.
+func (m *Machine) sendFailed(now kevlard.Instant, ev SendFailed, out []Effect) []Effect {
+	switch ev.Cause {
+	case SendFull, SendOversize:
+		return m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.Unsent(now, ev.Cause == SendOversize, e)
+		})
+	default:
+		return m.evidence(now, ev.Node, "reset", out)
+	}
+}
+
 // heard notes a sign of life.
 func (m *Machine) heard(now kevlard.Instant, n kevlard.NodeID) {
 	if p := m.peers[n]; p != nil {
 		p.heardAt = now
-		p.silent = false
+		if p.silent {
+			p.silent = false
+			p.unmeasure()
+		}
 	}
 }
 
@@ -238,11 +258,11 @@ func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong
 	p.rtt += (rtt - p.rtt) / 8
 }
 
-// free is how many KV positions every stage of this node can still grant.
+// free is how many KV positions every stage of this node can grant one session.
 func (m *Machine) free() int {
 	least := -1
 	for _, s := range m.stages {
-		if f := s.FreeCells(); least < 0 || f < least {
+		if f := s.Room(); least < 0 || f < least {
 			least = f
 		}
 	}
@@ -299,18 +319,12 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 		if n.ID == m.cfg.Self || up && p.boot != n.Boot {
 			continue // the record is of another life than the one that is connected
 		}
-		boot := n.Boot
-		if n.State == topology.Dead || n.State == topology.Left {
+		dead := n.State == topology.Dead || n.State == topology.Left
+		if dead {
 			out = m.evidence(now, n.ID, "dead", out)
-			boot = "" // no session of any boot survives its owner here
-		} else if boot == "" {
-			continue // no record yet
 		}
-		if up && boot == "" {
-			continue // the link says it lives; if not, the leases will tell
-		}
-		for i, s := range m.stages {
-			out = m.fromStage(now, i, s.OwnerGone(n.ID, boot, nil), out)
+		for i, s := range m.stages { // a link that stands says it lives; if not, the leases will tell
+			out = m.fromStage(now, i, s.OwnerGone(n.ID, n.Boot, dead && !up, nil), out)
 		}
 	}
 	for n, p := range m.peers {

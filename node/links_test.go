@@ -235,3 +235,44 @@ func TestRoutesOnlyOverKnownLives(t *testing.T) {
 		t.Errorf("prepares %v when the record has come", to)
 	}
 }
+
+// TestAnswersAfterAFreezeAreNotRoundTrips freezes a peer for two seconds. The
+// pongs that it owes come in a burst when it wakes; counted as round trips they
+// would let its next silence pass for half a minute.
+func TestAnswersAfterAFreezeAreNotRoundTrips(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2:0-2")
+	r.submit("s", 1, 2, 3)
+	r.accept()
+	var owed []uint64
+	for end := r.now.Add(2 * time.Second); r.now < end; {
+		r.now = r.m.Deadline()
+		r.step(Wake{})
+		for _, s := range effectsOf[Send](r.out) {
+			if p, ok := s.Message.(protocol.Ping); ok && s.To == "n1" {
+				owed = append(owed, p.Seq)
+			}
+		}
+	}
+	for _, seq := range owed {
+		r.say("n1", protocol.Pong{Seq: seq})
+	}
+	if got, most := r.m.peers["n1"].silence(r.m.cfg.Timing), 500*time.Millisecond; len(owed) == 0 || got > most {
+		t.Errorf("after %d late answers n1 may be silent for %v, want at most %v", len(owed), got, most)
+	}
+}
+
+// TestFullQueueBlamesNobody: what cannot be queued for a healthy peer is not a
+// sign of its death.
+func TestFullQueueBlamesNobody(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2:0-2")
+	r.submit("s", 1, 2, 3)
+	r.accept()
+	r.step(SendFailed{Node: "n1", Cause: SendFull, Session: "s"})
+	if f := reports(r.out, "failover"); len(f) != 1 || f[0].Node != "" || f[0].Cause == "reset" {
+		t.Errorf("%+v, want the session to try again and blame nobody", f)
+	}
+	r.step(SendFailed{Node: "n1", Cause: SendFull})
+	if len(r.out) != 0 {
+		t.Errorf("of no session: %+v", r.out)
+	}
+}

@@ -51,7 +51,7 @@ type Machine struct {
 	draining bool
 	poisoned poisoned
 	counters Counters
-	late     bool
+	late     time.Duration // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.
@@ -101,7 +101,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case PeerDown:
 		out = m.peerDown(now, ev.Node, ev.Cause, out)
 	case SendFailed:
-		out = m.evidence(now, ev.Node, "reset", out)
+		out = m.sendFailed(now, ev, out)
 	case Received:
 		out = m.received(now, ev, out)
 	case Arrived:
@@ -124,17 +124,18 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	return m.due(now, out)
 }
 
-// forgive restarts the deadlines that run against others, because this node was
-// itself away: what they sent may still be in its sockets.
+// forgive moves the deadlines that run against others by as much as this node
+// was itself away: what they sent may still be in its sockets.
 func (m *Machine) forgive(now kevlard.Instant, late time.Duration) {
-	m.late = true
+	m.late = late
 	m.counters.LateJudge++
 	for _, p := range m.peers {
-		p.heardAt = now
+		p.heardAt = min(now, max(p.heardAt.Add(late), now.Add(kevlard.LateGrace-p.silence(m.cfg.Timing))))
+		p.unmeasure()
 	}
 	for _, id := range m.sortedSessions() {
 		s := m.sessions[id]
-		s.Restart(now, late)
+		s.Forgive(now, late)
 		m.timers.set(id, s.Deadline())
 	}
 }
@@ -142,11 +143,11 @@ func (m *Machine) forgive(now kevlard.Instant, late time.Duration) {
 // due acts on every deadline that has passed.
 func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 	for i, s := range m.stages {
-		if m.late || now >= s.Deadline() {
+		if m.late > 0 || now >= s.Deadline() {
 			out = m.fromStage(now, i, s.Wake(now, m.late, nil), out)
 		}
 	}
-	m.late = false
+	m.late = 0
 	out = m.links(now, out)
 	for {
 		id, ok := m.timers.pop(now)

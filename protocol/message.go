@@ -122,6 +122,7 @@ type Probe struct {
 	Fence   kevlard.Fence     `cbor:"2,keyasint"`
 	Lo      int               `cbor:"3,keyasint"`
 	Round   uint64            `cbor:"4,keyasint"`
+	Model   kevlard.Digest    `cbor:"5,keyasint"`
 }
 
 // Probed answers Probe.

@@ -34,7 +34,6 @@ func (m *Machine) Evidence(now kevlard.Instant, node kevlard.NodeID, cause strin
 // Lost acts on a stage's own word that it cannot go on.
 func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost, out []Effect) []Effect {
 	if m.state == Done || m.state == Routing || l.Fence != m.fence || m.hop(from, l.Lo) < 0 {
-		m.fenced++
 		return out
 	}
 	if l.Suspect {
@@ -48,14 +47,23 @@ func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost
 		}
 		m.solo = true
 	}
-	return m.reroute(now, l.Cause, from, m.timing.Avoid/6, out)
+	return m.reroute(now, cause(l.Cause), from, m.timing.Avoid/6, out)
+}
+
+// cause keeps what a peer names as a cause to those that are known: causes are
+// counted by name.
+func cause(s string) string {
+	switch s {
+	case "engine-exit", "engine-stall", "lease":
+		return s
+	}
+	return "other"
 }
 
 // Refused acts on work that a stage did not take.
 func (m *Machine) Refused(now kevlard.Instant, r protocol.Refused, out []Effect) []Effect {
 	running := m.state == Prefill || m.state == Decode
 	if !running || r.Fence != m.fence {
-		m.fenced++
 		return out
 	}
 	if r.Reason == protocol.RefusedLink { // a hint from one side of an edge: ask everybody
@@ -105,7 +113,7 @@ func (m *Machine) ask(now kevlard.Instant, out []Effect) []Effect {
 	m.probe.round++
 	m.probe.answers = make([]*protocol.Probed, len(m.route))
 	for _, h := range m.route {
-		out = append(out, Send{h.Node, protocol.Probe{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo, Round: m.probe.round}})
+		out = append(out, Send{h.Node, protocol.Probe{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo, Round: m.probe.round, Model: m.req.Model}})
 	}
 	m.deadline = now.Add(m.timing.ProbeEvery)
 	return out
@@ -115,7 +123,6 @@ func (m *Machine) ask(now kevlard.Instant, out []Effect) []Effect {
 func (m *Machine) Probed(from kevlard.NodeID, p protocol.Probed) {
 	i := m.hop(from, p.Lo)
 	if m.probe.round == 0 || p.Round != m.probe.round || p.Fence != m.fence || i < 0 {
-		m.fenced++
 		return
 	}
 	m.probe.answers[i] = &p

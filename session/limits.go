@@ -68,7 +68,7 @@ const patientRounds = 16
 
 // maxBarren is how many routes in a row may be prepared and bring nothing before
 // the session fails.
-const maxBarren = 64
+const maxBarren = 16
 
 // maxStrikes is how many engines a session may have killed before it counts as
 // poisoned: once in a batch with others, once alone.

@@ -88,7 +88,8 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, o
 		}
 		out = append(out, Send{h.Node, p})
 	}
-	m.state, m.deadline = Preparing, now.Add(m.timing.Prepare)
+	// A stage answers at the end of its running batch, which a slow one takes long for.
+	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace))
 	return out
 }
 
@@ -97,6 +98,8 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, o
 func (m *Machine) NoRoute(now kevlard.Instant, missing []kevlard.Layers, out []Effect) []Effect {
 	if now < m.giveUp {
 		m.deadline = min(now.Add(m.timing.Retry), m.giveUp)
+		out = m.closeHops(m.old, nil, out) // hold nothing while waiting
+		m.old = nil
 		return out
 	}
 	return m.exhausted(missing, out)
@@ -127,13 +130,18 @@ func (m *Machine) exhausted(missing []kevlard.Layers, out []Effect) []Effect {
 func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.Prepared, out []Effect) []Effect {
 	i := m.hop(from, p.Lo)
 	if m.state != Preparing || p.Fence != m.fence || i < 0 {
-		m.fenced++
-		return out
+		return out // an answer to a question no longer asked
 	}
 	if p.Refusal != "" {
 		m.refusal = p
 		out = append(out, Note{Type: "refused", Node: from, Cause: string(p.Refusal), Detail: p.Detail})
-		return m.reroute(now, "refused", from, m.timing.Retry, out)
+		if p.Refusal == protocol.RefusedLink && i+1 < len(m.route) { // the edge, not its near end
+			m.avoid.edge(edge{from, m.route[i+1].Node}, now.Add(m.timing.Avoid))
+			return m.reroute(now, "refused", "", 0, out)
+		}
+		// Longer than the pause before the next try, or it would be asked for ever
+		// while another has room.
+		return m.reroute(now, "refused", from, max(m.timing.Retry, 2*m.backoff()), out)
 	}
 	m.have[i] = min(p.Have, len(m.tokens))
 	start := len(m.tokens) - 1 // the last known token is always recomputed
@@ -173,8 +181,8 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 		out = append(out, Note{Type: "failover", Node: node, Cause: cause, Detail: fmt.Sprintf("at token %d, term %d", m.Generated(), m.fence.Term)})
 	}
 	switch {
-	case running && m.acked > m.start: // the route was of use: all its time again
-		m.giveUp, m.barren = now.Add(m.whole()), 0
+	case running && m.acked > m.high: // the route brought something new: all its time again
+		m.giveUp, m.barren, m.high = now.Add(m.whole()), 0, m.acked
 	case running: // a route that brings nothing does not earn time, nor cost it
 		m.giveUp = now.Add(m.patience)
 		m.barren++
@@ -196,6 +204,22 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 	out = m.closeHops(m.old, nil, out)
 	m.old = nil
 	return out
+}
+
+// Unsent acts on a message or item that could not be queued for a peer: its queue
+// is full, which is nobody's fault, or no message is that large, which no route
+// can help.
+func (m *Machine) Unsent(now kevlard.Instant, oversize bool, out []Effect) []Effect {
+	if m.state == Done || m.state == Routing {
+		return out
+	}
+	if oversize {
+		return m.fail(&kevlard.Failure{
+			Code: "too_large", Status: 400,
+			Message: fmt.Sprintf("%d tokens are more than one message to a stage holds", len(m.tokens)),
+		}, out)
+	}
+	return m.reroute(now, "refused", "", 0, out)
 }
 
 // backoff is the pause before the next try: a tenth of Retry at first, doubling

@@ -106,7 +106,8 @@ type Machine struct {
 
 	start       kevlard.Pos // where this term's work began
 	sent, acked kevlard.Pos
-	started     bool // the first item of this term was sent
+	high        kevlard.Pos // the most that any route got acknowledged
+	started     bool        // the first item of this term was sent
 	deadline    kevlard.Instant
 	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
 	patience    time.Duration     // while running: what was left until giveUp

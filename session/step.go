@@ -83,13 +83,14 @@ func (m *Machine) watch(now kevlard.Instant) {
 	m.deadline = now.Add(max(m.timing.ProgressFloor, 8*m.pace))
 }
 
-// Restart forgives the time that passed: the judge itself was late by that much.
-func (m *Machine) Restart(now kevlard.Instant, late time.Duration) {
+// Forgive moves the deadlines that run against others: the judge itself was late
+// by that much.
+func (m *Machine) Forgive(now kevlard.Instant, late time.Duration) {
 	switch m.state {
 	case Prefill, Decode:
-		m.watch(now)
+		m.deadline = max(m.deadline.Add(late), now.Add(kevlard.LateGrace))
 	case Preparing:
-		m.deadline = max(m.deadline, now.Add(m.timing.Prepare))
+		m.deadline = max(m.deadline.Add(late), now.Add(kevlard.LateGrace))
 		m.giveUp = m.giveUp.Add(late)
 	case Routing:
 		m.giveUp = m.giveUp.Add(late)

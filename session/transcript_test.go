@@ -170,7 +170,7 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Restart(now, late)
+		m.Forgive(now, late)
 	case "cancel":
 		return m.Cancel(nil)
 	default:

@@ -24,7 +24,7 @@ func newBench(t *testing.T, last bool, l Limits) *bench {
 	b := &bench{T: t, now: 1, m: New(Config{
 		Key: kevlard.StageKey{Model: kevlard.Digest{1}, Layers: kevlard.Layers{Lo: 2, Hi: 4}}, Last: last, Width: width, Limits: l,
 	})}
-	b.out = b.m.Wake(b.now, false, nil)
+	b.out = b.m.Wake(b.now, 0, nil)
 	if len(only[Start](b)) != 1 {
 		t.Fatalf("a new stage does not start its engine: %v", b.out)
 	}

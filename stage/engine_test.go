@@ -53,7 +53,7 @@ func TestEngineRestartsBackOff(t *testing.T) {
 			t.Fatalf("exit %d: next start in %v, want %v", i, at.Sub(b.now), ms*time.Millisecond)
 		}
 		b.now = b.m.Deadline()
-		b.out = b.m.Wake(b.now, false, nil)
+		b.out = b.m.Wake(b.now, 0, nil)
 		if s := only[Start](b); len(s) != 1 || s[0].Engine != run+1 {
 			t.Fatalf("exit %d: starts %+v", i, s)
 		}
@@ -64,7 +64,7 @@ func TestEngineRestartsBackOff(t *testing.T) {
 	run := uint64(len(want) + 1)
 	b.out = b.m.EngineExited(b.now, run, false, "again", nil)
 	b.now = b.m.Deadline()
-	b.out = b.m.Wake(b.now, false, nil)
+	b.out = b.m.Wake(b.now, 0, nil)
 	b.out = b.m.EngineReady(b.now, run+1, "toy", 64, nil)
 	b.pass(time.Minute)
 	b.out = b.m.EngineExited(b.now, run+1, false, "after a calm minute", nil)
@@ -98,12 +98,12 @@ func TestStall(t *testing.T) {
 	b.send(item("s", 1, 0, 5, true, true))
 	x := b.running()
 	b.pass(600 * time.Millisecond)
-	b.out = b.m.Wake(b.now, true, nil)
+	b.out = b.m.Wake(b.now, time.Second, nil)
 	if b.m.Advertise().State != topology.Ready {
 		t.Fatal("a late judge blames the engine")
 	}
 	b.now = b.m.Deadline()
-	b.out = b.m.Wake(b.now, false, nil)
+	b.out = b.m.Wake(b.now, 0, nil)
 	lost, _ := replies[protocol.Lost](b)
 	if b.m.Advertise().State != topology.Stalled || len(lost) != 1 || lost[0].Cause != "engine-stall" || lost[0].Suspect {
 		t.Fatalf("state %v, lost %+v", b.m.Advertise().State, lost)
@@ -122,7 +122,7 @@ func TestStall(t *testing.T) {
 	b.send(item("s", 2, 0, 5, true, true))
 	for range 2 {
 		b.now = b.m.Deadline()
-		b.out = b.m.Wake(b.now, false, nil)
+		b.out = b.m.Wake(b.now, 0, nil)
 	}
 	if k := only[Kill](b); len(k) != 1 || k[0].Engine != 1 {
 		t.Errorf("kills %+v, want the silent engine", k)
@@ -141,7 +141,7 @@ func TestSlowIsNotStalled(t *testing.T) {
 		for ends := b.now.Add(2 * time.Second); b.now < ends; {
 			b.now = min(b.m.Deadline(), ends)
 			if b.now < ends {
-				b.out = b.m.Wake(b.now, false, nil)
+				b.out = b.m.Wake(b.now, 0, nil)
 			}
 		}
 		late := b.m.Advertise().State == topology.Stalled

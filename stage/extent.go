@@ -58,6 +58,15 @@ func (e *extents) release(s span) {
 	}
 }
 
+// largest is the longest run of free cells.
+func (e *extents) largest() int {
+	n := 0
+	for _, f := range e.free {
+		n = max(n, f.n)
+	}
+	return n
+}
+
 // available is the number of free cells.
 func (e *extents) available() int {
 	n := 0

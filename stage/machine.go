@@ -143,6 +143,9 @@ func (m *Machine) Sessions() int { return len(m.slots) }
 // FreeCells returns how many KV positions are not granted.
 func (m *Machine) FreeCells() int { return m.cells.available() }
 
+// Room returns the most KV positions that one session could be granted now.
+func (m *Machine) Room() int { return m.cells.largest() }
+
 // QueuedRows returns the rows that wait for a batch.
 func (m *Machine) QueuedRows() int {
 	n := 0
@@ -169,11 +172,11 @@ func (m *Machine) Deadline() kevlard.Instant {
 	return at
 }
 
-// Wake acts on what is due. late says that the caller's own timer fired late, so
-// that nobody else can be blamed for silence yet.
-func (m *Machine) Wake(now kevlard.Instant, late bool, out []Effect) []Effect {
-	if late {
-		m.grace(now)
+// Wake acts on what is due. late is by how much the caller's own timer fired
+// late, 0 if it did not: nobody else can be blamed for that time.
+func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []Effect {
+	if late > 0 {
+		m.grace(now, late)
 	}
 	if m.state == topology.Cold && now >= m.restartAt {
 		m.engine++
@@ -205,18 +208,21 @@ func (m *Machine) Expire(now kevlard.Instant, out []Effect) []Effect {
 	return out
 }
 
-// grace restarts the deadlines that run against others.
-func (m *Machine) grace(now kevlard.Instant) {
+// grace moves the deadline that runs against the engine by as much as this node
+// was late, and leaves it a moment to read what came meanwhile.
+func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 	if m.batch != nil && m.state != topology.Stalled {
-		m.batch.overdue = max(m.batch.overdue, now.Add(m.cfg.Timing.Stall))
+		m.batch.overdue = max(m.batch.overdue.Add(late), now.Add(kevlard.LateGrace))
 	}
 }
 
-// OwnerGone drops the sessions of an owner that the ring calls dead, or that
-// came back as another boot.
-func (m *Machine) OwnerGone(owner kevlard.NodeID, boot kevlard.BootID, out []Effect) []Effect {
+// OwnerGone drops the sessions of an owner's lives before boot, and those of
+// boot itself if that is dead. What is known of an owner can be older than the
+// life that prepared a session here, so later lives are left alone; boot IDs of
+// one node sort by time.
+func (m *Machine) OwnerGone(owner kevlard.NodeID, boot kevlard.BootID, dead bool, out []Effect) []Effect {
 	for _, s := range m.sorted() {
-		if s.owner == owner && s.ownerBoot != boot {
+		if s.owner == owner && (s.ownerBoot < boot || dead && s.ownerBoot == boot) {
 			out = append(out, Note{Type: "owner-gone", Session: s.id, Cause: "dead"})
 			m.drop(s)
 		}
@@ -265,10 +271,10 @@ func (m *Machine) Probe(p protocol.Probe) protocol.Probed {
 	return a
 }
 
-// Close ends a session here.
-func (m *Machine) Close(now kevlard.Instant, c protocol.Close, out []Effect) []Effect {
+// Close ends a session here. Only its owner can.
+func (m *Machine) Close(now kevlard.Instant, from kevlard.NodeID, c protocol.Close, out []Effect) []Effect {
 	s := m.slots[c.Session]
-	if s != nil && c.Fence.Compare(s.fence) < 0 {
+	if s != nil && (c.Fence.Compare(s.fence) < 0 || s.owner != from) {
 		m.counters.Fenced++
 		return out
 	}

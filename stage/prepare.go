@@ -61,7 +61,7 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		grant, ok := m.cells.grant(p.Positions)
 		if !ok {
 			delete(m.slots, s.id)
-			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d positions wanted, %d free of %d", p.Positions, m.cells.available(), m.cells.total))
+			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d positions wanted, %d free of %d, at most %d in a row", p.Positions, m.cells.available(), m.cells.total, m.cells.largest()))
 		}
 		s.cells = grant
 	}

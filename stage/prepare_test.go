@@ -35,10 +35,10 @@ func TestPrepareRefuses(t *testing.T) {
 			p.OwnerBoot, p.Fence = "o.2", kevlard.Fence{Epoch: 2, Term: 1}
 		}, ""},
 		{"a closed session", true, false, func(b *bench, _ *protocol.Prepare) {
-			b.out = b.m.Close(b.now, protocol.Close{Session: "s", Fence: fence(2), Lo: 2}, nil)
+			b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "s", Fence: fence(2), Lo: 2}, nil)
 		}, protocol.RefusedStale},
 		{"a closed session's next term", true, false, func(b *bench, _ *protocol.Prepare) {
-			b.out = b.m.Close(b.now, protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
+			b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
 		}, ""},
 		{"no engine", true, false, func(b *bench, _ *protocol.Prepare) {
 			b.out = b.m.EngineExited(b.now, 1, false, "killed", nil)
@@ -143,7 +143,7 @@ func TestItemTable(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, false, Limits{})
 			b.mustPrepare("s", 2, 10)
-			b.out = b.m.Close(b.now, protocol.Close{Session: "closed", Fence: fence(4), Lo: 2}, nil)
+			b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "closed", Fence: fence(4), Lo: 2}, nil)
 			before := b.m.Counters()
 			b.send(tc.item)
 			got, to := b.refusal()
@@ -226,7 +226,7 @@ func TestCellsWaitForTheBatch(t *testing.T) {
 	b.mustPrepare("s", 1, 10)
 	b.send(item("s", 1, 0, 10, true, true))
 	x := b.running()
-	b.out = b.m.Close(b.now, protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
+	b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
 	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024-128 {
 		t.Errorf("%d sessions, %d cells free while the batch runs", b.m.Sessions(), b.m.FreeCells())
 	}
@@ -247,7 +247,7 @@ func TestCellsWaitForTheBatch(t *testing.T) {
 func TestCloseOfAnOlderTermChangesNothing(t *testing.T) {
 	b := newBench(t, false, Limits{})
 	b.mustPrepare("s", 2, 10)
-	b.out = b.m.Close(b.now, protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
+	b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
 	if b.m.Sessions() != 1 {
 		t.Error("a late close of an old term ended the session")
 	}
@@ -278,20 +278,33 @@ func TestLeases(t *testing.T) {
 	if at := b.m.Deadline(); at > b.now {
 		t.Fatalf("deadline %v, want the lease's end by %v", at, b.now)
 	}
-	b.out = b.m.Wake(b.now, false, nil)
+	b.out = b.m.Wake(b.now, 0, nil)
 	lost, to := replies[protocol.Lost](b)
 	if len(lost) != 1 || lost[0].Session != "t" || lost[0].Cause != "lease" || to[0] != "owner" {
 		t.Errorf("lost %+v to %v, want t", lost, to)
 	}
 	b.pass(8 * time.Second)
-	b.out = b.m.Wake(b.now, true, nil)
+	b.out = b.m.Wake(b.now, time.Second, nil)
 	if b.m.Sessions() != 1 {
 		t.Error("a late timer took a lease away that had not ended")
 	}
 	b.pass(10 * time.Second)
-	b.out = b.m.Wake(b.now, false, nil)
+	b.out = b.m.Wake(b.now, 0, nil)
 	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024 {
 		t.Errorf("%d sessions, %d cells free after all leases", b.m.Sessions(), b.m.FreeCells())
+	}
+}
+
+func TestCloseIsTheOwners(t *testing.T) {
+	b := newBench(t, false, Limits{})
+	b.mustPrepare("s", 1, 10)
+	b.out = b.m.Close(b.now, "other", protocol.Close{Session: "s", Fence: fence(9), Lo: 2}, nil)
+	if b.m.Sessions() != 1 {
+		t.Error("another node's close ended the session")
+	}
+	b.out = b.m.OwnerGone("owner", "o.1", true, nil)
+	if b.m.Sessions() != 0 {
+		t.Error("kept although its owner's boot is dead")
 	}
 }
 
@@ -324,12 +337,13 @@ func TestAwayPastTheLease(t *testing.T) {
 func TestOwnerGone(t *testing.T) {
 	b := newBench(t, false, Limits{})
 	b.mustPrepare("s", 1, 10)
-	b.out = b.m.OwnerGone("owner", "o.1", nil)
-	b.out = b.m.OwnerGone("other", "x", nil)
+	b.out = b.m.OwnerGone("owner", "o.1", false, nil)
+	b.out = b.m.OwnerGone("other", "x", true, nil)
+	b.out = b.m.OwnerGone("owner", "o.0", true, nil) // old news of a life before
 	if b.m.Sessions() != 1 {
 		t.Error("dropped for the present boot of its owner, or for another node")
 	}
-	b.out = b.m.OwnerGone("owner", "o.2", nil)
+	b.out = b.m.OwnerGone("owner", "o.2", false, nil)
 	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024 {
 		t.Error("kept after its owner came back as another boot")
 	}

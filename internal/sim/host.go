@@ -42,7 +42,7 @@ type host struct {
 func (h *host) start() {
 	w := h.w
 	h.life++
-	h.boot = kevlard.BootID(fmt.Sprintf("%s.%d", h.id, h.life))
+	h.boot = kevlard.BootID(fmt.Sprintf("%s.%06d", h.id, h.life))
 	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits})
 	h.frozen, h.inbox, h.wakeAt = false, nil, kevlard.Never
 	h.engines = map[kevlard.StageKey]*engine{}

@@ -34,7 +34,7 @@ type ending struct {
 func (c *completion) run(ctx context.Context, stream Stream, emit func(piece) error) (end ending, err error) {
 	defer func() {
 		if closeErr := stream.Close(); err == nil && closeErr != nil {
-			err = fmt.Errorf("close session %s: %w", c.gen.Session, closeErr)
+			err = fmt.Errorf("close session %s: %w", stream.ID(), closeErr)
 		}
 	}()
 	decoder := c.model.Tokenizer.NewDecoder()

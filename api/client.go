@@ -3,6 +3,7 @@ package api
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,9 +102,8 @@ func (c *Client) Generate(ctx context.Context, body any, emit func(Chunk) error)
 	ended := false
 	err := stream(ctx, c, http.MethodPost, "/generate", body, func(chunk Chunk) error {
 		if chunk.Error != nil {
-			// The status has been 200: the answer had begun. A code other than of a
-			// refusal makes the verb fail.
-			chunk.Error.Status = http.StatusInternalServerError
+			// The answer had begun, so the HTTP status was 200; the line has its own.
+			chunk.Error.Status = cmp.Or(chunk.Status, http.StatusInternalServerError)
 			return chunk.Error
 		}
 		ended = chunk.FinishReason != ""

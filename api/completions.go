@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -71,7 +72,7 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, asError(err))
 		return
 	}
-	w.Header().Set(sessionHeader, string(c.gen.Session))
+	w.Header().Set(sessionHeader, string(cmp.Or(c.gen.Session, stream.ID())))
 	answer := completionAnswer{
 		ID: "cmpl-" + ulid.Make().String(), Object: "text_completion", Created: time.Now().Unix(), Model: c.model.Name,
 	}
@@ -94,7 +95,7 @@ func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *comple
 	}
 	end, err := c.run(ctx, stream, add)
 	if err != nil {
-		s.logEnd(ctx, c, end, err)
+		s.logEnd(ctx, c, stream, end, err)
 		if e := clientError(ctx, err); e != nil {
 			writeError(w, e)
 		}
@@ -104,7 +105,7 @@ func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *comple
 	choice.FinishReason = &end.reason
 	answer.Choices = []completionChoice{choice}
 	answer.Usage = c.usageOf(end)
-	s.logEnd(ctx, c, end, nil)
+	s.logEnd(ctx, c, stream, end, nil)
 	writeJSON(w, http.StatusOK, answer)
 }
 
@@ -136,7 +137,7 @@ func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *complet
 		return chunk(p, nil)
 	}
 	end, err := c.run(ctx, stream, emit)
-	s.logEnd(ctx, c, end, err)
+	s.logEnd(ctx, c, stream, end, err)
 	if err == nil {
 		if !echoed {
 			end.last.text = c.echoText + end.last.text
@@ -187,7 +188,7 @@ func (c *completion) usageOf(end ending) json.RawMessage {
 
 // logEnd logs how a request ended, and its failovers, which OpenAI's JSON has no
 // place for.
-func (s *Server) logEnd(ctx context.Context, c *completion, end ending, err error) {
+func (s *Server) logEnd(ctx context.Context, c *completion, stream Stream, end ending, err error) {
 	reason := end.reason
 	if err != nil {
 		reason = err.Error()
@@ -195,7 +196,7 @@ func (s *Server) logEnd(ctx context.Context, c *completion, end ending, err erro
 			reason = "client gone"
 		}
 	}
-	s.cfg.Log.Debug("completion ended", "session", c.gen.Session, "prompt", len(c.gen.Prompt), "tokens", end.tokens,
+	s.cfg.Log.Debug("completion ended", "session", stream.ID(), "prompt", len(c.gen.Prompt), "tokens", end.tokens,
 		"reason", reason, "failovers", len(end.failovers))
 }
 

@@ -14,12 +14,13 @@ import (
 // Chunk is one line of the answer to POST /generate: some text, or the end, or an
 // error in an otherwise complete HTTP answer.
 type Chunk struct {
-	Session      string          `json:"session,omitempty"` // in the first line, which has nothing else
+	Session      string          `json:"session,omitempty"` // its id in the mesh, in the first line, which has nothing else
 	Text         string          `json:"text,omitempty"`
 	TokenIDs     []kevlard.Token `json:"token_ids,omitempty"`
 	FinishReason string          `json:"finish_reason,omitempty"` // in the last line
 	Failovers    []Failover      `json:"failovers,omitempty"`     // in the last line
 	Error        *Error          `json:"error,omitempty"`         // in the last line, instead of a finish reason
+	Status       int             `json:"status,omitempty"`        // with Error: the HTTP status it has where nothing was sent yet
 }
 
 // Failover is one re-route that the answer lived through.
@@ -67,7 +68,7 @@ func (c *Control) generate(w http.ResponseWriter, r *http.Request) {
 	case !out.begun:
 		writeError(w, e)
 	default:
-		_ = out.write(Chunk{Error: e}) // a failed write means that the reader is gone
+		_ = out.write(Chunk{Error: e, Status: e.Status}) // a failed write means that the reader is gone
 	}
 }
 
@@ -93,7 +94,7 @@ func Complete(ctx context.Context, gen Generator, body io.Reader, emit func(Chun
 	if err != nil {
 		return asError(err)
 	}
-	if err := emit(Chunk{Session: string(c.gen.Session)}); err != nil {
+	if err := emit(Chunk{Session: string(stream.ID())}); err != nil {
 		return errors.Join(err, stream.Close())
 	}
 	if c.echo {

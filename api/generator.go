@@ -47,7 +47,7 @@ type Decoder interface {
 
 // GenRequest is a checked request.
 type GenRequest struct {
-	Session   kevlard.SessionID
+	Session   kevlard.SessionID // the client's name for it, or empty
 	Model     kevlard.Digest
 	Prompt    []kevlard.Token // not empty
 	MaxTokens int             // at least 1; prompt and answer fit the context
@@ -59,6 +59,8 @@ type GenRequest struct {
 
 // Stream is the answer of a session as it grows.
 type Stream interface {
+	// ID returns the session's id in the mesh.
+	ID() kevlard.SessionID
 	// Next blocks until something new is there. After an Update with Done it is not
 	// called again.
 	Next(ctx context.Context) (Update, error)

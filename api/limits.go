@@ -16,7 +16,7 @@ const (
 	// allows 4.
 	maxStops     = 4
 	maxStopBytes = 1024
-	// maxSessionName is the most characters of a client's session id; a longer one is
+	// maxSessionName is the most characters of a client's name for a session; a longer one is
 	// answered 400.
 	maxSessionName = 64
 	// maxControlBody is the most bytes of a control request; a larger one is answered

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/kevlard/kevlard"
-	"github.com/oklog/ulid/v2"
 )
 
 // completionBody is the body of POST /v1/completions. Fields that we do not know
@@ -163,7 +162,7 @@ func (b *completionBody) check(models []Model) (*completion, *Error) {
 	if c.stops, err = parseStops(b.Stop); err != nil {
 		return nil, err
 	}
-	if c.gen.Session, err = sessionID(b.Session); err != nil {
+	if c.gen.Session, err = sessionName(b.Session); err != nil {
 		return nil, err
 	}
 	if err := c.prompt(b.Prompt); err != nil {
@@ -259,10 +258,10 @@ func parseStops(raw json.RawMessage) ([]string, *Error) {
 	return stops, nil
 }
 
-// sessionID checks a client's session id, or makes one.
-func sessionID(name string) (kevlard.SessionID, *Error) {
+// sessionName checks a client's name for the session; there need not be one.
+func sessionName(name string) (kevlard.SessionID, *Error) {
 	if name == "" {
-		return kevlard.SessionID(ulid.Make().String()), nil
+		return "", nil
 	}
 	ok := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r)

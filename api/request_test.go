@@ -100,7 +100,7 @@ func TestAccepted(t *testing.T) {
 		check      func(r GenRequest) bool
 	}{
 		{"defaults", `{"model":"toy","prompt":"ab"}`, func(r GenRequest) bool {
-			return r.MaxTokens == 16 && r.Sampling.Temperature == 1 && r.Sampling.TopP == 0 && len(r.Prompt) == 2 && len(r.EOG) == 1 && !r.IgnoreEOG && r.Session != ""
+			return r.MaxTokens == 16 && r.Sampling.Temperature == 1 && r.Sampling.TopP == 0 && len(r.Prompt) == 2 && len(r.EOG) == 1 && !r.IgnoreEOG && r.Session == ""
 		}},
 		{"model by id", `{"model":"` + kevlard.Digest{1}.String() + `","prompt":"a"}`, func(r GenRequest) bool { return r.Model == kevlard.Digest{1} }},
 		{"token ids", `{"model":"toy","prompt":[7,8]}`, func(r GenRequest) bool { return len(r.Prompt) == 2 && r.Prompt[1] == 8 }},
@@ -128,8 +128,12 @@ func TestAccepted(t *testing.T) {
 			if !c.check(r) {
 				t.Errorf("the generator got %+v", r)
 			}
-			if h := resp.Header.Get(sessionHeader); h != string(r.Session) {
-				t.Errorf("session header %q, session %q", h, r.Session)
+			want := string(r.Session)
+			if want == "" {
+				want = ".toy" // the id
+			}
+			if h := resp.Header.Get(sessionHeader); h != want {
+				t.Errorf("session header %q, want %q", h, want)
 			}
 		})
 	}
@@ -158,7 +162,7 @@ func FuzzBody(f *testing.F) {
 			return
 		}
 		g := c.gen
-		if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens || g.Session == "" {
+		if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens || len(g.Session) > maxSessionName {
 			t.Fatalf("accepted %q as %+v", text, g)
 		}
 		for _, id := range g.Prompt {

@@ -115,6 +115,9 @@ func (s *toyStream) Close() error {
 	return nil
 }
 
+// ID implements Stream.
+func (s *toyStream) ID() kevlard.SessionID { return s.req.Session + ".toy" }
+
 // toyTokenizer has a token for each byte.
 type toyTokenizer struct{}
 

@@ -9,6 +9,7 @@ import (
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/internal/lifecycle"
@@ -42,9 +43,10 @@ type Daemon struct {
 	seldom  seldom
 	outages outages
 
-	inbox chan node.Event // bounded: see limits.go
-	ended chan struct{}   // closed when the loop has ended
-	left  chan struct{}   // capacity 1: Leave is done
+	inbox  chan node.Event     // bounded: see limits.go
+	frames *semaphore.Weighted // bytes of the frames in the inbox
+	ended  chan struct{}       // closed when the loop has ended
+	left   chan struct{}       // capacity 1: Leave is done
 
 	// The loop's own.
 	machine    *node.Machine
@@ -79,7 +81,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	}
 	d := &Daemon{
 		cfg: cfg, boot: kevlard.BootID(ulid.Make().String()), start: time.Now(), log: log, codec: protocol.NewCodec(),
-		events: newEventLog(), board: newBoard(), streams: streams{byID: map[kevlard.SessionID]*Stream{}},
+		events: newEventLog(), board: newBoard(), streams: newStreams(), frames: semaphore.NewWeighted(maxFrameBytes),
 		inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
 		unsendable: map[kevlard.NodeID]bool{},
 	}

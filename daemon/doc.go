@@ -19,9 +19,10 @@
 //
 // # Back-pressure
 //
-// The inbox is bounded and those who fill it block: connection readers, engine
-// goroutines, callers of Generate. A peer that sends faster than the loop works
-// is held up by TCP, and nobody else is, as each connection has its own reader.
+// The inbox is bounded, in events and in bytes of frames, and those who fill it
+// block: connection readers, engine goroutines, callers of Generate. A peer that
+// sends faster than the loop works is held up by TCP; others only while there is no
+// room, as each connection has its own reader.
 //
 // # Readers
 //

@@ -2,10 +2,14 @@ package daemon
 
 import (
 	"context"
+	"errors"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/stage"
 )
+
+// ErrNoMemory marks an error of Engine.Forward for want of memory.
+var ErrNoMemory = errors.New("the engine is out of memory")
 
 // Launcher starts engines. Its methods may be called concurrently.
 type Launcher interface {
@@ -31,8 +35,8 @@ type Engine interface {
 	Info() EngineInfo
 	// Forward computes one batch: rows has one entry for each part (at the last
 	// stage nil entries or none), tokens one for each part that samples. After an
-	// error the engine is of no further use. It returns at once when the engine
-	// exits.
+	// error the engine is of no further use; ErrNoMemory says that the batch is not to
+	// blame. It returns at once when the engine exits.
 	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, tokens []kevlard.Token, err error)
 	// Done is closed as soon as the engine is gone, for whatever reason.
 	Done() <-chan struct{}

@@ -202,7 +202,7 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.fail != nil { // it was killed because a batch failed
-		exit = EngineExit{Poisonous: true, Reason: l.fail.Error()}
+		exit = EngineExit{Poisonous: !errors.Is(l.fail, ErrNoMemory), Reason: l.fail.Error()}
 	}
 	return exit
 }

@@ -172,6 +172,19 @@ func TestFailedBatchIsPoisonous(t *testing.T) {
 	}
 }
 
+func TestWantOfMemoryIsNotPoisonous(t *testing.T) {
+	withBench(t, nil, func(b *bench) {
+		next[node.EngineReady](b)
+		b.puppet.forward = func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+			return nil, nil, fmt.Errorf("%w: 7 MiB", ErrNoMemory)
+		}
+		b.batch(1)
+		if x := next[node.EngineExited](b); x.Poisonous || !strings.Contains(x.Reason, "7 MiB") {
+			t.Errorf("exit %+v", x)
+		}
+	})
+}
+
 func TestKillFrozenEngine(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		withBench(t, nil, func(b *bench) {

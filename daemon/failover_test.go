@@ -115,6 +115,28 @@ func TestKilledEngine(t *testing.T) {
 	r.idle()
 }
 
+// TestRecoveryIsCountedWhenItEnds wants the histogram to move while the session
+// that recovered goes on, and not again when that ends.
+func TestRecoveryIsCountedWhenItEnds(t *testing.T) {
+	r, gateway := spared(t)
+	count := func() float64 { return scrape(t, gateway)["kevlard_recovery_seconds phase=restore"] }
+	j := newJob(1, 600)
+	var once sync.Once
+	during := 0.0
+	res := generate(t.Context(), gateway, j, func(n int) {
+		if n > 5 {
+			once.Do(func() { victim(t, r, gateway, 1).launcher.Engine(key(hops[1])).Kill() })
+		}
+		if n%100 == 0 && n < 600 {
+			during = max(during, count())
+		}
+	})
+	exact(t, j, res)
+	if n := float64(len(res.end.Failovers)); n == 0 || during == 0 || count() != n {
+		t.Errorf("%v failovers; %v counted while the session ran, %v after it", n, during, count())
+	}
+}
+
 func TestFrozenEngine(t *testing.T) {
 	r, gateway := spared(t)
 	var v *member

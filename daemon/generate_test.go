@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"testing"
 
@@ -55,12 +56,12 @@ func TestRefusals(t *testing.T) {
 		"bad token":     {func(j *job) { j.req.Prompt = []kevlard.Token{1000} }, "invalid_request"},
 		"too long":      {func(j *job) { j.req.MaxTokens = 1024 }, "context_length_exceeded"},
 		"no such model": {func(j *job) { j.req.Model = kevlard.Digest{1} }, "model_not_found"},
-		"no id":         {func(j *job) { j.id = "" }, "invalid_request"},
+		"long name":     {func(j *job) { j.name = kevlard.SessionID(strings.Repeat("n", 102)) }, "invalid_request"},
 		"hot":           {func(j *job) { j.req.Sampling.Temperature = -1 }, "invalid_request"},
 	} {
 		j := newJob(1, 10)
 		c.change(&j)
-		_, err := m.Generate(t.Context(), j.id, j.req)
+		_, err := m.Generate(t.Context(), j.name, j.req)
 		var f *kevlard.Failure
 		if !errors.As(err, &f) || f.Code != c.code {
 			t.Errorf("%s: %v, want %s", name, err, c.code)
@@ -73,17 +74,45 @@ func TestOneStreamPerSession(t *testing.T) {
 	m := r.start("solo", span(0, 8))
 	r.ready()
 	j := newJob(1, 900)
-	s, err := m.Generate(t.Context(), j.id, j.req)
+	s, err := m.Generate(t.Context(), j.name, j.req)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = m.Generate(t.Context(), j.id, j.req)
+	_, err = m.Generate(t.Context(), j.name, j.req)
 	var f *kevlard.Failure
 	if !errors.As(err, &f) || f.Status != 409 {
 		t.Errorf("second stream of a running session: %v, want 409", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+	r.idle()
+}
+
+// TestNamesDoNotReachTheMesh runs one name at two gateways at once, then again, and
+// two sessions without one: each must have an id of its own.
+func TestNamesDoNotReachTheMesh(t *testing.T) {
+	r := newRing(t)
+	one, two := r.start("gate-1"), r.start("gate-2")
+	r.start("a", span(0, 8))
+	r.ready()
+	seen := map[kevlard.SessionID]bool{}
+	for round := range 2 {
+		var all sync.WaitGroup
+		for i, m := range []*member{one, two, one, two} {
+			j := newJob(i, 40)
+			j.name = kevlard.SessionID([]string{strings.Repeat("x", 101), ""}[i/2])
+			s, err := m.Generate(t.Context(), j.name, j.req)
+			if err != nil {
+				t.Fatalf("round %d, %d: %v", round, i, err)
+			}
+			if seen[s.ID()] || len(s.ID()) > 128 || !strings.HasPrefix(string(s.ID()), string(j.name)) {
+				t.Errorf("round %d, %d: id %q", round, i, s.ID())
+			}
+			seen[s.ID()] = true
+			all.Go(func() { exact(t, j, read(t.Context(), s, nil)) })
+		}
+		all.Wait()
 	}
 	r.idle()
 }
@@ -116,7 +145,7 @@ func TestCancelFreesAllStages(t *testing.T) {
 				}
 			})
 			if res.err != nil || res.end.Reason != "cancelled" {
-				t.Errorf("%s ended with %q, %v, want cancelled", j.id, res.end.Reason, res.err)
+				t.Errorf("%s ended with %q, %v, want cancelled", j.name, res.end.Reason, res.err)
 			}
 		})
 	}

@@ -27,7 +27,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		r.ready()
 		j := newJob(1, 900)
-		s, err := gateway.Generate(t.Context(), j.id, j.req)
+		s, err := gateway.Generate(t.Context(), j.name, j.req)
 		if err != nil {
 			t.Fatal(err)
 		}

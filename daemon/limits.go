@@ -2,10 +2,11 @@ package daemon
 
 import "time"
 
-// The bounds of the package. ARCHITECTURE.md repeats this table.
+// The bounds of the package. ARCHITECTURE.md names the ones an admin can meet.
 //
 //	bound          what is bounded                         when it is full
 //	inboxSize      events waiting for the loop             who sends blocks (TCP back-pressure)
+//	maxFrameBytes  bytes of the frames among them          the connection's reader blocks
 //	maxStreams     streams of clients, of all sessions     Generate fails with 429 overloaded
 //	MaxTokens      tokens waiting in one stream            never full: the session makes no more
 //	eventLogSize   events remembered                       the oldest is forgotten, Seq shows the gap
@@ -24,6 +25,9 @@ const (
 	maxPulls     = 8
 	maxAsks      = 16
 	maxAssigned  = 64
+
+	// maxFrameBytes is over 200 of the largest frames.
+	maxFrameBytes = 64 << 20
 
 	// maxRecord is what a mesh call can carry, less room for the envelope. A
 	// stage takes about 100 bytes.
@@ -62,8 +66,9 @@ const (
 
 	// leaveWait bounds the goodbye to the ring.
 	leaveWait = 5 * time.Second
-	// moveWait is how long Leave waits for sessions of other owners to leave the
-	// stages here. They are not lost if they don't: their owners re-route.
+	// moveWait is how long Leave waits for the sessions of other owners that run
+	// through the stages here to end. Those that don't are not lost: their owners
+	// fail over, with cause dead, when this node has left.
 	moveWait = 5 * time.Second
 )
 

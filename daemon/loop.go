@@ -44,6 +44,48 @@ func (d *Daemon) post(ev node.Event) bool {
 	}
 }
 
+// queuedFrame is an Arrived in the inbox, with what it takes of Daemon.frames.
+type queuedFrame struct {
+	node.Arrived
+	bytes int64
+}
+
+// postFrame is post for a frame of so many bytes: it waits for room for them too,
+// so that large frames cannot fill the memory before they fill the inbox.
+func (d *Daemon) postFrame(ev node.Arrived, bytes int64) bool {
+	if !d.frames.TryAcquire(bytes) && !d.awaitBytes(bytes) {
+		return false
+	}
+	return d.post(queuedFrame{ev, bytes})
+}
+
+// awaitBytes acquires bytes of Daemon.frames unless the loop ends before.
+func (d *Daemon) awaitBytes(bytes int64) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-d.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	err := d.frames.Acquire(ctx, bytes)
+	cancel()
+	watch.Wait()
+	return err == nil
+}
+
+// release gives back what an event taken from the inbox held of Daemon.frames.
+func (d *Daemon) release(ev node.Event) node.Event {
+	f, ok := ev.(queuedFrame)
+	if !ok {
+		return ev
+	}
+	d.frames.Release(f.bytes)
+	return f.Arrived
+}
+
 func (d *Daemon) now() kevlard.Instant { return kevlard.Instant(time.Since(d.start)) + 1 }
 
 // loop owns the machine.
@@ -78,6 +120,7 @@ func (d *Daemon) loop(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case ev = <-d.inbox:
+				ev = d.release(ev)
 			case <-timer.C:
 				if d.machine.Deadline() > d.now() {
 					continue // it was for the snapshot
@@ -130,11 +173,6 @@ func (d *Daemon) apply(e node.Effect) {
 }
 
 func (d *Daemon) finish(e node.Finish) {
-	for _, f := range e.Failovers {
-		for phase, took := range map[string]time.Duration{"detect": f.Detect, "reroute": f.Reroute, "restore": f.Restore} {
-			d.metrics.recovery.WithLabelValues(phase).Observe(took.Seconds())
-		}
-	}
 	if e.Err != nil && (e.Err.Status == 429 || e.Err.Status == 503) {
 		d.metrics.shed.WithLabelValues(e.Err.Code).Inc()
 	}
@@ -150,6 +188,7 @@ func (d *Daemon) report(r node.Report) {
 		Cause: r.Cause, Detail: r.Detail, TookMS: millis(r.Took),
 	}
 	if f := r.Failover; f != nil {
+		d.metrics.observeRecovery(*f)
 		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore)}
 	}
 	d.events.add(e)

@@ -58,6 +58,13 @@ func (m *metrics) observeStep(k kevlard.StageKey, took time.Duration) {
 	m.step.WithLabelValues(fmt.Sprintf("%d-%d", k.Layers.Lo, k.Layers.Hi)).Observe(took.Seconds())
 }
 
+// observeRecovery takes a failover that ended.
+func (m *metrics) observeRecovery(f kevlard.Failover) {
+	for phase, took := range map[string]time.Duration{"detect": f.Detect, "reroute": f.Reroute, "restore": f.Restore} {
+		m.recovery.WithLabelValues(phase).Observe(took.Seconds())
+	}
+}
+
 // Gatherer returns the node's metrics registry, for /metrics.
 func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }
 

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/node"
 )
 
@@ -16,7 +18,8 @@ import (
 var errStopped = errors.New("this node is stopping")
 
 // Join joins the ring through addrs (gossip host:port) and verifies that the ring
-// shows this node. It fails when nobody answered.
+// shows this node. It fails when nobody answered; with a *kevlard.Failure when this
+// node was refused: wrong_secret (403), name_taken (409).
 func (d *Daemon) Join(ctx context.Context, addrs []string) (report.Join, error) {
 	res, err := d.ring.Join(ctx, addrs)
 	out := report.Join{Asked: res.Asked, Answered: res.Answered, Errors: map[string]string{}, Seen: []string{}}
@@ -26,7 +29,24 @@ func (d *Daemon) Join(ctx context.Context, addrs []string) (report.Join, error) 
 	for _, n := range res.Seen {
 		out.Seen = append(out.Seen, string(n))
 	}
-	return out, err
+	return out, refusal(err, res.Errors)
+}
+
+// refusal turns the error of a join into a failure if it says that this node is not
+// let in, which no further try helps.
+func refusal(err error, each map[string]string) error {
+	if err == nil {
+		return nil
+	}
+	if _, taken := errors.AsType[*membership.NameTakenError](err); taken {
+		return &kevlard.Failure{Code: "name_taken", Status: 409, Message: err.Error()}
+	}
+	for _, why := range each {
+		if strings.Contains(why, "a different secret") { // the ring has no error value for it
+			return &kevlard.Failure{Code: "wrong_secret", Status: 403, Message: err.Error()}
+		}
+	}
+	return err
 }
 
 // ForceLeave declares a dead member gone and frees its name.
@@ -39,7 +59,8 @@ func (d *Daemon) ForceLeave(name kevlard.NodeID) error {
 }
 
 // Drain stops (with undo: resumes) the taking of new sessions by a node; an empty
-// name means this one. Sessions of other owners leave its stages, its own go on.
+// name means this one. Sessions that run through its stages end there, or fail over
+// with cause dead when it leaves; its own go on.
 func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) error {
 	if name == "" || name == d.cfg.Name {
 		return d.drainSelf(ctx, undo)
@@ -83,15 +104,26 @@ func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
 }
 
 // Leave drains this node, waits until the sessions it owns have ended (at most
-// timeout) and those of others have left its stages (at most moveWait of that),
-// says goodbye to the ring, and ends Run. The result says whether own sessions
-// were cut off.
+// timeout) and those of others that run through its stages too (at most moveWait of
+// that), says goodbye to the ring, and ends Run. The result says whether own
+// sessions were cut off. When ctx ends during a wait, nothing is cut: the error is
+// its cause, and the node stays in the ring and draining.
 func (d *Daemon) Leave(ctx context.Context, timeout time.Duration) (report.Leave, error) {
 	if err := d.drainSelf(ctx, false); err != nil {
 		return report.Leave{}, err
 	}
-	d.await(ctx, timeout, func(s *snapshot) bool { return len(s.node.Sessions) == 0 && d.streams.count() == 0 })
-	d.await(ctx, min(timeout, moveWait), func(s *snapshot) bool { return s.hosted() == 0 })
+	for _, w := range []struct {
+		limit time.Duration
+		ok    func(*snapshot) bool
+	}{
+		{timeout, func(s *snapshot) bool { return len(s.node.Sessions) == 0 && d.streams.count() == 0 }},
+		{min(timeout, moveWait), func(s *snapshot) bool { return s.hosted() == 0 }},
+	} {
+		d.await(ctx, w.limit, w.ok)
+		if ctx.Err() != nil {
+			return report.Leave{}, fmt.Errorf("wait for sessions to end: %w: this node stays in the ring and goes on draining; leave again, or undo the drain", context.Cause(ctx))
+		}
+	}
 	cut := d.streams.count()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)
 	defer cancel()

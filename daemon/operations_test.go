@@ -97,7 +97,7 @@ func TestLeaveThatTimesOutSaysSo(t *testing.T) {
 	m := r.start("solo", span(0, 8))
 	r.ready()
 	j := newJob(1, 900)
-	s, err := m.Generate(t.Context(), j.id, j.req)
+	s, err := m.Generate(t.Context(), j.name, j.req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,6 +124,49 @@ func TestLeaveThatTimesOutSaysSo(t *testing.T) {
 	delete(r.members, "solo")
 	if _, err := m.Generate(t.Context(), "after", j.req); err == nil {
 		t.Error("a stopped daemon took a session")
+	}
+}
+
+// TestInterruptedLeave ends the request to leave while an own session runs, then
+// while one of another owner does: neither may be cut.
+func TestInterruptedLeave(t *testing.T) {
+	for name, who := range map[string]kevlard.NodeID{"own session": "gate", "another's": "host"} {
+		r := newRing(t)
+		r.step = 5 * time.Millisecond
+		gateway := r.start("gate")
+		r.start("host", span(0, 8))
+		r.ready()
+		leaver := r.members[who]
+		gone := errors.New("the client is gone")
+		j := newJob(1, 100)
+		interrupted := false
+		res := generate(t.Context(), gateway, j, func(n int) {
+			if n < 5 || interrupted {
+				return
+			}
+			interrupted = true
+			ctx, cancel := context.WithCancelCause(t.Context())
+			left := make(chan error, 1)
+			go func() {
+				_, err := leaver.Leave(ctx, time.Minute)
+				left <- err
+			}()
+			r.until("it drains", func() bool { return leaver.Status().Draining })
+			cancel(gone)
+			if err := <-left; !errors.Is(err, gone) {
+				t.Errorf("%s: leave: %v, want the cause", name, err)
+			}
+		})
+		exact(t, j, res)
+		if len(res.end.Failovers) != 0 {
+			t.Errorf("%s: failovers %+v", name, res.end.Failovers)
+		}
+		if !leaver.Status().Draining || stateOf(gateway, who) != "draining" {
+			t.Errorf("%s: the node is %q, want draining", name, stateOf(gateway, who))
+		}
+		r.idle()
+		r.stopAll()
+		r.members = map[kevlard.NodeID]*member{}
 	}
 }
 
@@ -202,6 +245,13 @@ func TestJoinByHand(t *testing.T) {
 	if ok, why := b.Ready(); ok {
 		t.Errorf("alone and ready: %q", why)
 	}
+	var refused *kevlard.Failure
+	odd := cfg
+	odd.Name, odd.DataDir, odd.Secret = "odd", t.TempDir(), []byte("fedcba9876543210fedcba9876543210")
+	if _, err := r.run(odd).Join(t.Context(), []string{a.GossipAddr()}); !errors.As(err, &refused) || refused.Status != 403 {
+		t.Errorf("a join with another secret: %v, want status 403", err)
+	}
+	r.kill(r.members["odd"])
 	if j, err := b.Join(t.Context(), []string{"127.0.0.1:1"}); err == nil || j.Answered != 0 {
 		t.Errorf("a join that nobody answers: %+v, %v", j, err)
 	}
@@ -224,7 +274,7 @@ func TestShapes(t *testing.T) {
 	gateway := r.start("gate")
 	r.ready()
 	j := newJob(1, 900)
-	s, err := gateway.Generate(t.Context(), j.id, j.req)
+	s, err := gateway.Generate(t.Context(), j.name, j.req)
 	if err != nil {
 		t.Fatal(err)
 	}

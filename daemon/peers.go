@@ -10,6 +10,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/mesh"
 	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/protocol"
 )
 
 // The methods that nodes call on each other over the mesh. Whoever holds the
@@ -25,7 +26,8 @@ type drainCall struct {
 }
 
 // handler connects the mesh to the loop. Its functions block while the inbox is
-// full, which holds up the one connection that they are called by.
+// full, or a frame's bytes do not fit in, which holds up the one connection that
+// they are called by.
 func (d *Daemon) handler() mesh.Handler {
 	return mesh.Handler{
 		Control: func(from mesh.Peer, msg []byte) {
@@ -42,7 +44,7 @@ func (d *Daemon) handler() mesh.Handler {
 				d.garbage(from, err)
 				return
 			}
-			d.post(node.Arrived{From: from.Node, Boot: from.Boot, Frame: f})
+			d.postFrame(node.Arrived{From: from.Node, Boot: from.Boot, Frame: f}, int64(len(header)+len(body)))
 		},
 		Call: d.answer,
 		Up: func(p mesh.Peer) {
@@ -98,6 +100,9 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 	return nil, fmt.Errorf("node %s does not know the method %.40q; it runs version %s", d.cfg.Name, method, d.cfg.Version)
 }
 
+// errEncode marks what the codec refuses, which it does for its size alone.
+var errEncode = errors.New("not encoded")
+
 // send carries out Send. What cannot even be queued comes back as SendFailed.
 func (d *Daemon) send(e node.Send) {
 	if e.To == d.cfg.Name {
@@ -105,10 +110,35 @@ func (d *Daemon) send(e node.Send) {
 		return
 	}
 	b, err := d.codec.EncodeMessage(e.Message)
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errEncode, err)
+	} else {
 		err = d.mesh.Control(e.To, b)
 	}
-	d.failed(e.To, err)
+	d.sent(e.To, err, sessionOf(e.Message))
+}
+
+// sessionOf returns the session that a message is about, "" if there is none.
+func sessionOf(m protocol.Message) kevlard.SessionID {
+	switch m := m.(type) {
+	case protocol.Prepare:
+		return m.Session
+	case protocol.Prepared:
+		return m.Session
+	case protocol.Close:
+		return m.Session
+	case protocol.Refused:
+		return m.Session
+	case protocol.Step:
+		return m.Session
+	case protocol.Probe:
+		return m.Session
+	case protocol.Probed:
+		return m.Session
+	case protocol.Lost:
+		return m.Session
+	}
+	return "" // of the link: Ping, Pong, Renew
 }
 
 // sendFrame carries out SendFrame. The mesh copies header and rows.
@@ -118,27 +148,49 @@ func (d *Daemon) sendFrame(e node.SendFrame) {
 		return
 	}
 	header, body, err := d.codec.EncodeFrame(e.Frame)
-	if err == nil {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errEncode, err)
+	} else {
 		err = d.mesh.Data(e.To, header, body...)
 	}
-	d.failed(e.To, err)
+	sessions := make([]kevlard.SessionID, len(e.Frame.Items))
+	for i, it := range e.Frame.Items {
+		sessions[i] = it.Session
+	}
+	d.sent(e.To, err, sessions...)
 }
 
-// failed tells the machine that a node can't be reached now: once, until a send
-// to that node succeeds again. What the machine does about it may well be another
-// message to the same node, and the loop would never get out of that. Being not
-// connected is ordinary; anything else is an event too.
-func (d *Daemon) failed(to kevlard.NodeID, err error) {
+// sent tells the machine what was not sent. That a node can't be reached is told
+// once, until a send to that node succeeds again: what the machine does about it
+// may well be another message to the same node, and the loop would never get out of
+// that. A full queue or a size is told for each session, which then waits or ends.
+// Being not connected is ordinary; anything else is an event too.
+func (d *Daemon) sent(to kevlard.NodeID, err error, sessions ...kevlard.SessionID) {
 	if err == nil {
 		delete(d.unsendable, to)
 		return
 	}
-	if d.unsendable[to] {
+	why := node.SendReset
+	switch {
+	case errors.Is(err, mesh.ErrQueueFull):
+		why = node.SendFull
+	case errors.Is(err, mesh.ErrTooLarge), errors.Is(err, errEncode):
+		why = node.SendOversize
+	}
+	if why == node.SendReset && d.unsendable[to] {
 		return
 	}
-	d.unsendable[to] = true
 	if !errors.Is(err, mesh.ErrNotConnected) && !errors.Is(err, mesh.ErrNoPeer) && d.seldom.allow("send "+string(to)) {
-		d.report(node.Report{Type: "send-failed", Node: to, Detail: err.Error()})
+		d.report(node.Report{Type: "send-failed", Node: to, Cause: string(why), Detail: err.Error()})
 	}
-	d.own.push(node.SendFailed{Node: to})
+	if why == node.SendReset {
+		d.unsendable[to] = true
+		d.own.push(node.SendFailed{Node: to})
+		return
+	}
+	for _, s := range sessions {
+		if s != "" {
+			d.own.push(node.SendFailed{Node: to, Cause: why, Session: s})
+		}
+	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/node"
-	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -241,12 +240,4 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 		add("no node of the ring holds a model", "set [models] assign on a host")
 	}
 	return out
-}
-
-// checkSessionID refuses ids that the protocol can't carry.
-func checkSessionID(id kevlard.SessionID) error {
-	if n := len(id); n == 0 || n > protocol.MaxID {
-		return fmt.Errorf("the session id has %d bytes, want 1 to %d", n, protocol.MaxID)
-	}
-	return nil
 }

@@ -210,8 +210,8 @@ func prompt(seed, n int) []kevlard.Token {
 
 // job is one session of a test and what it must yield.
 type job struct {
-	id  kevlard.SessionID
-	req node.Request
+	name kevlard.SessionID
+	req  node.Request
 }
 
 func newJob(i, n int) job {
@@ -231,10 +231,15 @@ type result struct {
 
 // generate runs a job; at is called with the number of tokens after each update.
 func generate(ctx context.Context, m *member, j job, at func(n int)) result {
-	s, err := m.Generate(ctx, j.id, j.req)
+	s, err := m.Generate(ctx, j.name, j.req)
 	if err != nil {
 		return result{err: err}
 	}
+	return read(ctx, s, at)
+}
+
+// read takes a stream to its end.
+func read(ctx context.Context, s *daemon.Stream, at func(n int)) result {
 	var r result
 	for {
 		u, err := s.Next(context.WithoutCancel(ctx))
@@ -257,7 +262,7 @@ func generate(ctx context.Context, m *member, j job, at func(n int)) result {
 func exact(t *testing.T, j job, r result) {
 	t.Helper()
 	if r.err != nil || r.end.Err != nil || r.end.Reason != "length" {
-		t.Errorf("%s: ended with reason %q, failure %v, error %v after %d tokens", j.id, r.end.Reason, r.end.Err, r.err, len(r.tokens))
+		t.Errorf("%s: ended with reason %q, failure %v, error %v after %d tokens", j.name, r.end.Reason, r.end.Err, r.err, len(r.tokens))
 		return
 	}
 	want := toyModel.Reference(j.req.Prompt, j.req.MaxTokens, j.req.Sampling)
@@ -266,6 +271,6 @@ func exact(t *testing.T, j job, r result) {
 		for at < min(len(want), len(r.tokens)) && want[at] == r.tokens[at] {
 			at++
 		}
-		t.Errorf("%s: %d tokens, the first wrong one at %d of %d", j.id, len(r.tokens), at, len(want))
+		t.Errorf("%s: %d tokens, the first wrong one at %d of %d", j.name, len(r.tokens), at, len(want))
 	}
 }

@@ -5,16 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/mesh"
 	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -65,20 +69,31 @@ func TestStreamKeepsAllTokensForASlowReader(t *testing.T) {
 	}
 }
 
+// nameOf gives every other stream a name.
+func nameOf(i int) kevlard.SessionID {
+	if i%2 == 0 {
+		return ""
+	}
+	return kevlard.SessionID(fmt.Sprintf("n%d", i))
+}
+
 func TestStreamTable(t *testing.T) {
-	table := streams{byID: map[kevlard.SessionID]*Stream{}}
+	table := newStreams()
 	for i := range maxStreams {
-		if f := table.add(&Stream{id: kevlard.SessionID(fmt.Sprint(i)), more: make(chan struct{}, 1)}); f != nil {
+		if f := table.add(&Stream{id: kevlard.SessionID(fmt.Sprint(i)), name: nameOf(i), more: make(chan struct{}, 1)}); f != nil {
 			t.Fatal(f)
 		}
 	}
-	if f := table.add(&Stream{id: "7"}); f == nil || f.Status != 409 {
-		t.Errorf("a second stream of a session: %v", f)
+	if f := table.add(&Stream{id: "another", name: "n7"}); f == nil || f.Status != 409 {
+		t.Errorf("a second stream of a name: %v", f)
 	}
 	if f := table.add(&Stream{id: "one more"}); f == nil || f.Status != 429 {
 		t.Errorf("a stream too many: %v", f)
 	}
 	s := table.remove("7")
+	if f := table.add(&Stream{id: "another", name: "n7", more: make(chan struct{}, 1)}); f != nil {
+		t.Errorf("a name that is free again: %v", f)
+	}
 	rest := table.get("8")
 	table.end()
 	if s.final != nil || rest.final == nil || rest.final.Err.Code != "draining" {
@@ -102,19 +117,110 @@ func TestUnreachableNodeIsReportedOnce(t *testing.T) {
 		}
 	}
 	for range 3 {
-		d.failed("n1", mesh.ErrNotConnected)
+		d.sent("n1", mesh.ErrNotConnected, "s")
 	}
 	if n := drain(); n != 1 {
 		t.Errorf("%d reports, want 1", n)
 	}
-	d.failed("n1", nil)
-	d.failed("n1", mesh.ErrQueueFull)
+	d.sent("n1", nil)
+	d.sent("n1", mesh.ErrNoPeer)
 	if n := drain(); n != 1 {
 		t.Errorf("%d reports after a send that went well, want 1", n)
 	}
-	if e, _ := d.events.after(0, time.Time{}); len(e) != 1 || e[0].Type != "send-failed" {
-		t.Errorf("events %+v, want one of the full queue", e)
+	if e, _ := d.events.after(0, time.Time{}); len(e) != 0 {
+		t.Errorf("events %+v of what is ordinary", e)
 	}
+}
+
+// TestUnsentNamesItsSessions wants a full queue and a size to be told for each
+// session, and not to be taken for a lost connection.
+func TestUnsentNamesItsSessions(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want node.SendCause
+	}{
+		"full":     {fmt.Errorf("data to node n1: %w", mesh.ErrQueueFull), node.SendFull},
+		"too long": {fmt.Errorf("data frame: %w", mesh.ErrTooLarge), node.SendOversize},
+		"codec":    {fmt.Errorf("%w: 2 MiB", errEncode), node.SendOversize},
+	} {
+		d := &Daemon{unsendable: map[kevlard.NodeID]bool{}, events: newEventLog()}
+		var got []node.Event
+		for range 2 { // both times
+			d.sent("n1", c.err, "a", "", "b")
+			for ev, ok := d.own.pop(); ok; ev, ok = d.own.pop() {
+				got = append(got, ev)
+			}
+		}
+		a, b := node.SendFailed{Node: "n1", Cause: c.want, Session: "a"}, node.SendFailed{Node: "n1", Cause: c.want, Session: "b"}
+		if want := []node.Event{a, b, a, b}; !slices.Equal(got, want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+		if e, _ := d.events.after(0, time.Time{}); len(e) != 1 || e[0].Type != "send-failed" {
+			t.Errorf("%s: events %+v, want one", name, e)
+		}
+	}
+}
+
+// TestSessionOfMessages sends what is too large for the codec and wants its session.
+func TestSessionOfMessages(t *testing.T) {
+	d := &Daemon{unsendable: map[kevlard.NodeID]bool{}, events: newEventLog(), codec: protocol.NewCodec()}
+	huge := make([]kevlard.Token, 1<<20)
+	for i := range huge {
+		huge[i] = 1 << 30 // five bytes each
+	}
+	d.send(node.Send{To: "n1", Message: protocol.Prepare{Session: "a", Tokens: huge}})
+	if ev, _ := d.own.pop(); ev != (node.SendFailed{Node: "n1", Cause: node.SendOversize, Session: "a"}) {
+		t.Errorf("an oversize prepare: %+v", ev)
+	}
+	d.sendFrame(node.SendFrame{To: "n1", Frame: protocol.Frame{Items: []protocol.Item{{Session: "b", Tokens: huge}}}})
+	if ev, _ := d.own.pop(); ev != (node.SendFailed{Node: "n1", Cause: node.SendOversize, Session: "b"}) {
+		t.Errorf("an oversize frame: %+v", ev)
+	}
+	for _, m := range []protocol.Message{
+		protocol.Prepare{Session: "s"}, protocol.Prepared{Session: "s"}, protocol.Close{Session: "s"}, protocol.Refused{Session: "s"},
+		protocol.Step{Session: "s"}, protocol.Probe{Session: "s"}, protocol.Probed{Session: "s"}, protocol.Lost{Session: "s"},
+	} {
+		if got := sessionOf(m); got != "s" {
+			t.Errorf("%T: session %q", m, got)
+		}
+	}
+	if got := sessionOf(protocol.Ping{}) + sessionOf(protocol.Renew{}); got != "" {
+		t.Errorf("messages of the link are about session %q", got)
+	}
+}
+
+// TestFrameBytesHoldBackTheSender fills the inbox's bytes with few frames.
+func TestFrameBytesHoldBackTheSender(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &Daemon{inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), frames: semaphore.NewWeighted(maxFrameBytes)}
+		const large = maxFrameBytes / 4
+		for range 4 {
+			if !d.postFrame(node.Arrived{From: "n1"}, large) {
+				t.Fatal("postFrame gave up")
+			}
+		}
+		results := make(chan bool, 2)
+		for range 2 {
+			go func() { results <- d.postFrame(node.Arrived{From: "n2"}, large) }()
+		}
+		synctest.Wait()
+		if len(results) != 0 || len(d.inbox) != 4 {
+			t.Errorf("%d frames in the inbox, want 4", len(d.inbox))
+		}
+		if !d.post(node.Wake{}) {
+			t.Error("what has no bytes was held back too")
+		}
+		if ev := d.release(<-d.inbox); !reflect.DeepEqual(ev, node.Arrived{From: "n1"}) {
+			t.Errorf("the loop gets %T %+v", ev, ev)
+		}
+		if !<-results {
+			t.Error("postFrame gave up although there was room")
+		}
+		close(d.ended)
+		if <-results {
+			t.Error("postFrame succeeded after the loop's end")
+		}
+	})
 }
 
 // TestFullInboxHoldsBackTheSender fills the inbox and wants post to wait, and to

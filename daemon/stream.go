@@ -6,8 +6,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/protocol"
 )
 
 // Update is what became of a session since the last one.
@@ -22,7 +25,8 @@ type Update struct {
 // Stream is the answer of one session as it grows. The loop appends, one reader
 // takes.
 type Stream struct {
-	id        kevlard.SessionID
+	id        kevlard.SessionID // in the mesh, never used before
+	name      kevlard.SessionID // the client's, may be empty
 	max       int
 	submitted time.Time
 	cancel    func() // posts Cancel; may block until the loop takes it
@@ -35,7 +39,7 @@ type Stream struct {
 	stop  func() bool     // of the AfterFunc that watches the client's context
 }
 
-// ID returns the session's id.
+// ID returns the session's id in the mesh, as Sessions and Events show it.
 func (s *Stream) ID() kevlard.SessionID { return s.id }
 
 // Next blocks until there are new tokens or the session has ended, and returns
@@ -122,6 +126,11 @@ type streams struct {
 	mu     sync.Mutex
 	closed bool
 	byID   map[kevlard.SessionID]*Stream
+	named  map[kevlard.SessionID]bool // the names of those that have one
+}
+
+func newStreams() streams {
+	return streams{byID: map[kevlard.SessionID]*Stream{}, named: map[kevlard.SessionID]bool{}}
 }
 
 // add registers a stream before its session is submitted.
@@ -131,12 +140,15 @@ func (t *streams) add(s *Stream) *kevlard.Failure {
 	switch {
 	case t.closed:
 		return stopping()
-	case t.byID[s.id] != nil:
-		return &kevlard.Failure{Code: "session_busy", Status: 409, Message: fmt.Sprintf("session %s is running", s.id)}
+	case t.named[s.name]:
+		return &kevlard.Failure{Code: "session_busy", Status: 409, Message: fmt.Sprintf("session %s is running", s.name)}
 	case len(t.byID) >= maxStreams:
 		return &kevlard.Failure{Code: "overloaded", Status: 429, Message: fmt.Sprintf("this node serves %d streams, the most it takes; try again later", maxStreams)}
 	}
 	t.byID[s.id] = s
+	if s.name != "" {
+		t.named[s.name] = true
+	}
 	return nil
 }
 
@@ -150,7 +162,10 @@ func (t *streams) remove(id kevlard.SessionID) *Stream {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.byID[id]
-	delete(t.byID, id)
+	if s != nil {
+		delete(t.byID, id)
+		delete(t.named, s.name)
+	}
 	return s
 }
 
@@ -165,7 +180,7 @@ func (t *streams) count() int {
 func (t *streams) end() {
 	t.mu.Lock()
 	left := t.byID
-	t.byID, t.closed = nil, true
+	t.byID, t.named, t.closed = nil, nil, true
 	t.mu.Unlock()
 	for _, s := range left {
 		s.finish(Update{Reason: "error", Err: stopping()})
@@ -176,17 +191,20 @@ func stopping() *kevlard.Failure {
 	return &kevlard.Failure{Code: "draining", Status: 503, Message: "this node is stopping; ask another node"}
 }
 
-// Generate hands a new session to this node, which becomes its owner. The session
-// ends when its answer does, when the stream is closed, or when ctx ends. Errors
-// are *kevlard.Failure: invalid_request and context_length_exceeded (400),
-// model_not_found (404), session_busy (409), overloaded (429), draining (503).
-// What goes wrong later comes through the stream.
-func (d *Daemon) Generate(ctx context.Context, id kevlard.SessionID, req node.Request) (*Stream, error) {
-	if f := d.check(id, req); f != nil {
+// Generate hands a new session to this node, which becomes its owner. The name is
+// the client's, empty if it gave none; one name runs once at a time on this node.
+// The session's id is made here, so that neither another node's session of that
+// name nor an earlier one has it. The session ends when its answer does, when the
+// stream is closed, or when ctx ends. Errors are *kevlard.Failure: invalid_request
+// and context_length_exceeded (400), model_not_found (404), session_busy (409),
+// overloaded (429), draining (503). What goes wrong later comes through the stream.
+func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.Request) (*Stream, error) {
+	if f := d.check(name, req); f != nil {
 		return nil, f
 	}
+	id := mint(name)
 	s := &Stream{
-		id: id, max: req.MaxTokens, submitted: time.Now(), more: make(chan struct{}, 1),
+		id: id, name: name, max: req.MaxTokens, submitted: time.Now(), more: make(chan struct{}, 1),
 		cancel: func() { d.post(node.Cancel{Session: id}) },
 	}
 	if f := d.streams.add(s); f != nil {
@@ -201,13 +219,25 @@ func (d *Daemon) Generate(ctx context.Context, id kevlard.SessionID, req node.Re
 	return s, nil
 }
 
+// maxName is the longest name that leaves an id room in the protocol.
+const maxName = protocol.MaxID - ulid.EncodedSize - 1
+
+// mint makes an id that no session had before.
+func mint(name kevlard.SessionID) kevlard.SessionID {
+	id := kevlard.SessionID(ulid.Make().String())
+	if name == "" {
+		return id
+	}
+	return name + "." + id
+}
+
 // check keeps from the machine what it relies on not to get.
-func (d *Daemon) check(id kevlard.SessionID, req node.Request) *kevlard.Failure {
+func (d *Daemon) check(name kevlard.SessionID, req node.Request) *kevlard.Failure {
 	invalid := func(format string, args ...any) *kevlard.Failure {
 		return &kevlard.Failure{Code: "invalid_request", Status: 400, Message: fmt.Sprintf(format, args...)}
 	}
-	if err := checkSessionID(id); err != nil {
-		return invalid("%v", err)
+	if len(name) > maxName {
+		return invalid("the session's name has %d bytes, want at most %d", len(name), maxName)
 	}
 	m, ok := d.snapshot().view.Model(req.Model)
 	if !ok {

@@ -121,9 +121,18 @@ func TestSaturated(t *testing.T) {
 		}
 		for _, e := range events {
 			switch e.Type {
-			case "failover", "silent", "edge-blamed", "engine-stall", "engine-exit", "poison", "dead", "suspect":
+			case "failover", "silent", "self-doubt", "refused", "edge-blamed", "engine-stall", "engine-exit", "poison", "node-dead", "node-suspect":
 				t.Errorf("%s reports %+v", n.Name(), e)
 			}
+		}
+		c := load.NewClient(n.APIURL())
+		failovers, err := c.Metric(t.Context(), "kevlard_failovers_total")
+		c.CloseIdle()
+		if err != nil {
+			t.Fatalf("%s: %v", n.Name(), err)
+		}
+		if failovers != 0 {
+			t.Errorf("%s counts %v failovers", n.Name(), failovers)
 		}
 	}
 }

@@ -59,7 +59,6 @@ func TestStreamsSurvive(t *testing.T) {
 func TestStreamsSurviveLongFreezes(t *testing.T) {
 	needLong(t, "2 minutes")
 	m := start(t, eightHosts())
-	all := m.fenced(t)
 	for _, seconds := range []int{30, 60} {
 		t.Run(fmt.Sprintf("%d s", seconds), func(t *testing.T) {
 			// As many streams as it takes to be still busy at the end of the freeze.
@@ -92,14 +91,12 @@ func TestStreamsSurviveLongFreezes(t *testing.T) {
 				judge(t, again.wait(t), want)
 			}
 			m.ready(t)
+			// After so long its peers have cut its connections, and most of what it had
+			// in hand dies with them before it meets a fence: none of it may show, but
+			// the counter need not rise as it does after a short freeze.
 			t.Logf("%v late items fenced", m.fenced(t)-before)
 			judge(t, m.storm(t.Context(), requests).wait(t), want)
 		})
-	}
-	// A host that was away for longer than a lease fences what it held by itself. A
-	// freeze may have caught it with nothing in hand, hardly both.
-	if err := m.fencedMore(t, all); err != nil {
-		t.Error(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,11 +12,26 @@ import (
 	"time"
 )
 
+// ExitNoMemory is the exit code of an engine that an allocation failed in: its
+// machine is short of memory, and its work is not to blame.
+const ExitNoMemory = 12
+
+// ExitCode returns the code that a process should exit with after Serve returned err.
+func ExitCode(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, ErrNoMemory):
+		return ExitNoMemory
+	}
+	return 1
+}
+
 // ExitStatus says how an engine process ended.
 type ExitStatus struct {
 	Code      int            // exit code; -1 when a signal ended it
 	Signal    syscall.Signal // 0 when it exited by itself
-	Poisonous bool           // the work may be to blame: an abort, a fault or an error exit, not a kill
+	Poisonous bool           // the work may be to blame: an abort, a fault or an error exit, not a kill or a want of memory
 	Message   string         // its last stderr lines
 }
 
@@ -41,7 +57,7 @@ func exitStatus(state *os.ProcessState, message string) ExitStatus {
 	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE:
 		e.Poisonous = true
 	case 0:
-		e.Poisonous = e.Code != 0
+		e.Poisonous = e.Code != 0 && e.Code != ExitNoMemory
 	}
 	return e
 }

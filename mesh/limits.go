@@ -2,7 +2,7 @@ package mesh
 
 import "time"
 
-// The bounds of the package. ARCHITECTURE.md repeats this table.
+// The bounds of the package. ARCHITECTURE.md names the ones an admin can meet.
 //
 //	bound                what is bounded                        when it is reached
 //	controlFrames/Bytes  frames queued to one peer, control     Control returns ErrQueueFull

@@ -138,7 +138,8 @@ func (b *failoverBench) judge(streams []arrival, broken []breakage, events []rep
 		for _, id := range fault.sessions {
 			one, over, ok := recoveryAfter(fault, id, events)
 			if !ok {
-				continue // the stream's last token was on its way: it never missed the host
+				r.Unrecorded++ // such as of a stream whose last token was on its way: it never missed the host
+				continue
 			}
 			// The client sees the first token a little after its owner does.
 			pause := bySession[id].LongestGap(fault.at, over.Add(clientLag))
@@ -160,6 +161,20 @@ func (b *failoverBench) judge(streams []arrival, broken []breakage, events []rep
 	r.Kevlard.TTFT = meanP99{load.Millis(load.Mean(ttft)), at(ttft, 0.99)}
 	r.Kevlard.Latency = meanP99{load.Millis(load.Mean(latency)), at(latency, 0.99)}
 	return r
+}
+
+// checkComplete fails when the event log forgot events before they were read, since
+// recoveries may be among them. What it forgot of the time before the first fault
+// does not matter.
+func checkComplete(events []report.Event, broken []breakage) error {
+	seq := uint64(0)
+	for i, e := range events {
+		if e.Seq != seq+1 && (i > 0 || len(broken) > 0 && e.At.After(broken[0].at)) {
+			return fmt.Errorf("read the events of the gateway: %d are missing before number %d, and recoveries may be among them: run with fewer --faults or a lower --rps", e.Seq-seq-1, e.Seq)
+		}
+		seq = e.Seq
+	}
+	return nil
 }
 
 func fromMillis(ms float64) time.Duration { return time.Duration(ms * float64(time.Millisecond)) }

@@ -36,6 +36,25 @@ func pieces(at ...int) []load.Piece {
 	return out
 }
 
+// TestCheckComplete wants gaps found, except before the first fault.
+func TestCheckComplete(t *testing.T) {
+	broken := []breakage{{at: ms(100)}, {at: ms(200)}}
+	for name, c := range map[string]struct {
+		events []report.Event
+		ok     bool
+	}{
+		"none":             {nil, true},
+		"all":              {[]report.Event{{Seq: 1, At: ms(101)}, {Seq: 2, At: ms(102)}}, true},
+		"forgotten before": {[]report.Event{{Seq: 7, At: ms(99)}, {Seq: 8, At: ms(300)}}, true},
+		"forgotten after":  {[]report.Event{{Seq: 7, At: ms(101)}, {Seq: 8, At: ms(300)}}, false},
+		"gap":              {[]report.Event{{Seq: 1, At: ms(1)}, {Seq: 3, At: ms(300)}}, false},
+	} {
+		if err := checkComplete(c.events, broken); (err == nil) != c.ok {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestJudge has two streams through the victim, one of which ended before it
 // missed the host, and one elsewhere that differs from its reference.
 func TestJudge(t *testing.T) {
@@ -54,8 +73,8 @@ func TestJudge(t *testing.T) {
 			{At: ms(220), Type: "recovered", Session: "a", Failover: &report.Failover{AtToken: 2, DetectMS: 87, RerouteMS: 13, RestoreMS: 100}},
 		},
 	)
-	if r.Requests != 4 || r.Kevlard.Errors != 1 || r.Kevlard.Mismatches != 1 || r.Recoveries != 1 {
-		t.Fatalf("requests %d, errors %d, mismatches %d, recoveries %d", r.Requests, r.Kevlard.Errors, r.Kevlard.Mismatches, r.Recoveries)
+	if r.Requests != 4 || r.Kevlard.Errors != 1 || r.Kevlard.Mismatches != 1 || r.Recoveries != 1 || r.Unrecorded != 1 {
+		t.Fatalf("requests %d, errors %d, mismatches %d, recoveries %d, unrecorded %d", r.Requests, r.Kevlard.Errors, r.Kevlard.Mismatches, r.Recoveries, r.Unrecorded)
 	}
 	want := recoveryOf{Victim: "node-3", Cause: "reset", AtToken: 2, GapMS: 200, DetectMS: 7, RerouteMS: 13, RestoreMS: 100}
 	if r.Each[0] != want {

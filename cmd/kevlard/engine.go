@@ -12,6 +12,11 @@ func engineCommand() *cli.Command {
 		Name:   "engine",
 		Usage:  "engine process of one device; started by the daemon, not by people",
 		Hidden: true,
-		Action: func(c *cli.Context) error { return engine.Serve(c.Context) },
+		Action: func(c *cli.Context) error {
+			if err := engine.Serve(c.Context); err != nil {
+				return &exitError{engine.ExitCode(err), err}
+			}
+			return nil
+		},
 	}
 }

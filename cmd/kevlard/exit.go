@@ -63,6 +63,12 @@ func exitCode(ctx context.Context, err error) int {
 
 // refusalCode maps an error that the daemon answered.
 func refusalCode(e *api.Error) int {
+	if e.Code != nil {
+		switch *e.Code {
+		case "capacity", "no_route", "draining", "overloaded", "poisoned", "no_quorum", "session_no_quorum":
+			return exitRefused
+		}
+	}
 	switch e.Status {
 	case 400, 404:
 		return exitUsage

@@ -27,7 +27,7 @@ func (sh shell) generateCommand() *cli.Command {
 			"work, wherever the stages are; with it, this process does, from the given file.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "model", Aliases: []string{"m"}, Usage: "`MODEL` by name or id (default: the first that is served)"},
-			&cli.StringFlag{Name: "session", Usage: "`ID` of the session (default: a new one)"},
+			&cli.StringFlag{Name: "session", Usage: "`NAME` for the session; one of a name runs at a time (default: none)"},
 			&cli.IntFlag{Name: "max-tokens", Aliases: []string{"n"}, Value: defaultAnswer, Usage: "most tokens of the answer"},
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "0 takes the most likely token each time"},
 			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the most likely tokens that make up this share"},

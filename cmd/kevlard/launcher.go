@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 
@@ -64,6 +65,9 @@ func (p process) Exit() daemon.EngineExit {
 func (p process) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
 	batch, rows := p.encode(b)
 	result, err := p.Process.Forward(ctx, batch)
+	if errors.Is(err, engine.ErrNoMemory) {
+		err = fmt.Errorf("%w: %w", daemon.ErrNoMemory, err)
+	}
 	if err != nil || result.Rows == nil {
 		return nil, result.Tokens, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/kevlard/kevlard/api"
 	"github.com/kevlard/kevlard/engine"
 	"github.com/kevlard/kevlard/model"
+	"github.com/oklog/ulid/v2"
 	"github.com/urfave/cli/v2"
 )
 
@@ -51,7 +53,7 @@ func (l *local) Ready() (bool, string) { return true, "" }
 
 // Generate implements api.Generator. The model computes when the stream is read.
 func (l *local) Generate(ctx context.Context, req api.GenRequest) (api.Stream, error) {
-	s := &localStream{}
+	s := &localStream{id: cmp.Or(req.Session, kevlard.SessionID(ulid.Make().String()))}
 	s.next, s.stop = iter.Pull(func(yield func(api.Update) bool) {
 		n := 0
 		last := api.Update{Done: true, Reason: "length"}
@@ -74,10 +76,14 @@ func (l *local) Generate(ctx context.Context, req api.GenRequest) (api.Stream, e
 
 // localStream is an api.Stream that computes as it is read.
 type localStream struct {
+	id   kevlard.SessionID
 	next func() (api.Update, bool)
 	stop func()
 	err  error // why the updates ended early
 }
+
+// ID implements api.Stream.
+func (s *localStream) ID() kevlard.SessionID { return s.id }
 
 // Next implements api.Stream. The context that matters is Generate's.
 func (s *localStream) Next(context.Context) (api.Update, error) {

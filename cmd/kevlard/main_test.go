@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "engine" {
 		if err := engine.Serve(context.Background()); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")
-			os.Exit(exitFailed)
+			os.Exit(engine.ExitCode(err))
 		}
 		return
 	}

@@ -23,7 +23,9 @@ type scripted struct {
 	events   []report.Event
 	join     report.Join
 	leave    report.Leave
-	err      error // of drain and force-leave
+	err      error // of join, drain and force-leave
+	models   []api.Model
+	broken   *kevlard.Failure // of generate, once its answer has begun
 }
 
 func (s *scripted) Members() report.Members                        { return s.members }
@@ -32,10 +34,10 @@ func (s *scripted) Sessions(context.Context, bool) report.Sessions { return s.se
 func (s *scripted) Status() report.Status                          { return s.status }
 func (s *scripted) Drain(context.Context, string, bool) error      { return s.err }
 func (s *scripted) ForceLeave(context.Context, string) error       { return s.err }
-func (s *scripted) Models() []api.Model                            { return nil }
+func (s *scripted) Models() []api.Model                            { return s.models }
 func (s *scripted) Ready() (bool, string)                          { return false, "scripted" }
 
-func (s *scripted) Join(context.Context, []string) (report.Join, error) { return s.join, nil }
+func (s *scripted) Join(context.Context, []string) (report.Join, error) { return s.join, s.err }
 
 func (s *scripted) Leave(context.Context, time.Duration) (report.Leave, error) { return s.leave, nil }
 
@@ -49,8 +51,25 @@ func (s *scripted) Events(_ context.Context, _ time.Time, _ bool, emit func(repo
 }
 
 func (s *scripted) Generate(context.Context, api.GenRequest) (api.Stream, error) {
-	return nil, errors.New("no model is served")
+	return brokenStream{s.broken}, nil
 }
+
+// brokenStream is an answer that fails at once.
+type brokenStream struct{ why *kevlard.Failure }
+
+func (b brokenStream) ID() kevlard.SessionID { return "s1" }
+func (b brokenStream) Close() error          { return nil }
+
+func (b brokenStream) Next(context.Context) (api.Update, error) {
+	return api.Update{Done: true, Reason: "error", Err: b.why}, nil
+}
+
+// letters is an api.Tokenizer of one token.
+type letters struct{}
+
+func (letters) Encode(string) ([]kevlard.Token, error) { return []kevlard.Token{1}, nil }
+func (letters) EndOfGeneration() []kevlard.Token       { return nil }
+func (letters) NewDecoder() api.Decoder                { return nil }
 
 // control serves s on a socket for the time of the test.
 func (s *scripted) control(t *testing.T) string {
@@ -171,6 +190,29 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("exit %d, stderr %q\nwant %d, %q", r.code, r.stderr, c.code, c.stderr)
 			}
 		})
+	}
+}
+
+// TestRefusalsExitFive checks the refusals by policy, of generate after its answer
+// has begun.
+func TestRefusalsExitFive(t *testing.T) {
+	s := script()
+	s.models = []api.Model{{ID: kevlard.Digest{1}, Name: "m", Context: 1000, Vocab: 10, Tokenizer: letters{}}}
+	socket := s.control(t)
+	for code, c := range map[string]struct{ status, exit int }{
+		"capacity": {503, 5}, "no_route": {503, 5}, "draining": {503, 5}, "overloaded": {429, 5}, "poisoned": {500, 5}, "no_quorum": {409, 5},
+		"too_large": {400, 2}, "internal_error": {500, 1},
+	} {
+		s.broken = &kevlard.Failure{Code: code, Status: c.status, Message: "because"}
+		if r := program(t, nil, "", "generate", "x", "--control", socket); r.code != c.exit || r.stderr != "kevlard: because\n" {
+			t.Errorf("generate, %s: exit %d, want %d, %q", code, r.code, c.exit, r.stderr)
+		}
+	}
+	for code, status := range map[string]int{"wrong_secret": 403, "name_taken": 409} {
+		s.err = &kevlard.Failure{Code: code, Status: status, Message: "because"}
+		if r := program(t, nil, "", "join", "a:1", "--control", socket); r.code != 5 {
+			t.Errorf("join, %s: exit %d, %q", code, r.code, r.stderr)
+		}
 	}
 }
 

@@ -136,7 +136,7 @@ func (m *Mesh) Cluster(ctx context.Context) report.Members { return m.merge(m.as
 // the first node that answered, what only the node itself knows (its processes,
 // whether it is ready) from itself. Nodes that no longer run stay listed.
 func (m *Mesh) merge(views []view) report.Members {
-	out := report.Members{Ring: "default", Self: m.nodes[0].spec.name, Size: len(m.nodes)}
+	out := report.Members{Ring: "default", Self: m.nodes[0].spec.name}
 	var ring report.Members
 	for _, v := range views {
 		if v.err == nil {
@@ -146,7 +146,11 @@ func (m *Mesh) merge(views []view) report.Members {
 		}
 	}
 	for i, n := range m.nodes {
-		out.Nodes = append(out.Nodes, n.entry(views[i], ring))
+		e := n.entry(views[i], ring)
+		if e.State != "dead" && e.State != "left" { // as members counts
+			out.Size++
+		}
+		out.Nodes = append(out.Nodes, e)
 	}
 	return out
 }

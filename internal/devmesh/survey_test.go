@@ -80,7 +80,7 @@ func TestMergeKeepsDeadNodesListed(t *testing.T) {
 		{err: errors.New("gone")},
 	}
 	got := m.merge(views)
-	if len(got.Nodes) != 2 || got.Size != 2 {
+	if len(got.Nodes) != 2 || got.Size != 1 {
 		t.Fatalf("lists %d nodes, size %d", len(got.Nodes), got.Size)
 	}
 	one, two := got.Nodes[0], got.Nodes[1]

@@ -177,8 +177,14 @@ func TestSessionOfMessages(t *testing.T) {
 		t.Errorf("an oversize frame: %+v", ev)
 	}
 	for _, m := range []protocol.Message{
-		protocol.Prepare{Session: "s"}, protocol.Prepared{Session: "s"}, protocol.Close{Session: "s"}, protocol.Refused{Session: "s"},
-		protocol.Step{Session: "s"}, protocol.Probe{Session: "s"}, protocol.Probed{Session: "s"}, protocol.Lost{Session: "s"},
+		protocol.Prepare{Session: "s"},
+		protocol.Prepared{Session: "s"},
+		protocol.Close{Session: "s"},
+		protocol.Refused{Session: "s"},
+		protocol.Step{Session: "s"},
+		protocol.Probe{Session: "s"},
+		protocol.Probed{Session: "s"},
+		protocol.Lost{Session: "s"},
 	} {
 		if got := sessionOf(m); got != "s" {
 			t.Errorf("%T: session %q", m, got)

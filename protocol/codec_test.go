@@ -311,9 +311,16 @@ func FuzzDecodeMessage(f *testing.F) {
 	fence := kevlard.Fence{Epoch: 1, Term: 2}
 	for _, m := range []Message{
 		Prepare{Session: "s", Fence: fence, OwnerBoot: "b", Last: true, Tokens: []kevlard.Token{1, 2}, Positions: 9, Credit: 3, Stage: kevlard.StageKey{Layers: kevlard.Layers{Hi: 2}}},
-		Prepared{Session: "s", Fence: fence, Have: 3}, Close{Session: "s", Fence: fence}, Refused{Session: "s", Fence: fence, Reason: RefusedGap},
-		Step{Session: "s", Fence: fence, Next: 3, Sampled: true, Token: 5}, Probe{Session: "s", Fence: fence, Round: 1},
-		Probed{Session: "s", Fence: fence, Known: true}, Ping{Seq: 1}, Pong{Seq: 1}, Lost{Session: "s", Fence: fence, Cause: "lease"}, Renew{Sessions: []kevlard.SessionID{"s"}},
+		Prepared{Session: "s", Fence: fence, Have: 3},
+		Close{Session: "s", Fence: fence},
+		Refused{Session: "s", Fence: fence, Reason: RefusedGap},
+		Step{Session: "s", Fence: fence, Next: 3, Sampled: true, Token: 5},
+		Probe{Session: "s", Fence: fence, Round: 1},
+		Probed{Session: "s", Fence: fence, Known: true},
+		Ping{Seq: 1},
+		Pong{Seq: 1},
+		Lost{Session: "s", Fence: fence, Cause: "lease"},
+		Renew{Sessions: []kevlard.SessionID{"s"}},
 	} {
 		b, err := c.EncodeMessage(m)
 		if err != nil {

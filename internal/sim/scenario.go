@@ -69,7 +69,7 @@ func FromSeed(seed uint64) Scenario {
 	rng := rand.New(rand.NewPCG(seed, 0x5ce0))
 	s := Scenario{
 		Seed: seed, Layers: 2 + rng.IntN(5), Copies: 2 + rng.IntN(2), Whole: rng.IntN(4) / 3, Gateways: 1,
-		Cells: 1 << 16, Sessions: 2 + rng.IntN(10), MaxTokens: 1 + rng.IntN(160),
+		Cells: 1 << 14, Sessions: 2 + rng.IntN(10), MaxTokens: 1 + rng.IntN(160),
 		Horizon: time.Duration(1+rng.IntN(5)) * time.Second, Faults: rng.IntN(14), Gentle: rng.IntN(3) > 0,
 		LinkMin: time.Duration(50+rng.IntN(2000)) * time.Microsecond, LinkMean: time.Duration(1+rng.IntN(2000)) * time.Microsecond,
 		BatchFixed: time.Duration(1+rng.IntN(4)) * time.Millisecond, BatchRow: time.Duration(20+rng.IntN(400)) * time.Microsecond,

@@ -7,7 +7,6 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/protocol"
-	"github.com/kevlard/kevlard/topology"
 )
 
 // host is a machine with a daemon on it; the daemon may be dead.
@@ -227,19 +226,6 @@ func (h *host) post(to kevlard.NodeID, c class, ev node.Event) {
 		return
 	}
 	h.w.send(h, o, c, ev)
-}
-
-// advertised reports whether the host's daemon could serve a stage right now.
-func (h *host) ready(l kevlard.Layers) bool {
-	if h.m == nil || h.frozen {
-		return false
-	}
-	for _, s := range h.record.stages {
-		if s.Key.Layers == l && s.State == topology.Ready {
-			return true
-		}
-	}
-	return false
 }
 
 // fences lists the fences of what an event carries, for the judges.

@@ -145,16 +145,6 @@ func (f Fence) Compare(o Fence) int {
 // String returns "epoch.term".
 func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.Epoch, f.Term) }
 
-// Sampling says how the next token is chosen from the logits. The zero value is
-// greedy. Sampling is a pure function of (logits, history, Sampling, position).
-type Sampling struct {
-	Temperature float32 `cbor:"1,keyasint" json:"temperature"`     // 0 is greedy
-	TopK        int     `cbor:"2,keyasint,omitempty" json:"top_k"` // 0 keeps all
-	TopP        float32 `cbor:"3,keyasint,omitempty" json:"top_p"` // 0 or 1 keeps all
-	MinP        float32 `cbor:"4,keyasint,omitempty" json:"min_p"` // 0 keeps all
-	Seed        uint64  `cbor:"5,keyasint" json:"seed"`
-}
-
 // StageKey names a stage resident on a node.
 type StageKey struct {
 	Model  Digest `cbor:"1,keyasint"`

@@ -3,6 +3,9 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
+
+	"github.com/kevlard/kevlard/engine/sampler"
 )
 
 // Forward runs one batch in the child. One batch is in flight; further calls wait.
@@ -18,12 +21,15 @@ func (p *Process) Forward(ctx context.Context, b Batch) (Result, error) {
 	if !p.info.Last() {
 		c.rows = n * p.info.Dim * 4
 	}
-	for _, part := range b.Parts {
+	parts := slices.Clone(b.Parts)
+	for i, part := range parts {
+		parts[i].History = nil
 		if part.Sample {
 			c.tokens++
+			parts[i].History = sampler.Recent(part.History, part.Sampling) // the rest need not travel
 		}
 	}
-	err = p.request(ctx, p.batch, c, kindForward, forwardBody{b.Parts}, func(in, _ []byte) { copy(in, b.Rows) })
+	err = p.request(ctx, p.batch, c, kindForward, forwardBody{parts}, func(in, _ []byte) { copy(in, b.Rows) })
 	return c.result, err
 }
 

@@ -35,7 +35,10 @@ func TestFrameRoundTrip(t *testing.T) {
 			want.Parts = append(want.Parts, Part{
 				Cell: rapid.Int().Draw(t, "cell"), Pos: rapid.Int().Draw(t, "pos"), N: rapid.Int().Draw(t, "n"),
 				Tokens: tokens.Draw(t, "tokens"), Sample: rapid.Bool().Draw(t, "sample"), History: tokens.Draw(t, "history"),
-				Sampling: kevlard.Sampling{Temperature: rapid.Float32().Draw(t, "temperature"), TopK: rapid.Int().Draw(t, "top_k"), Seed: rapid.Uint64().Draw(t, "seed")},
+				Sampling: kevlard.Sampling{
+					Temperature: rapid.Float32().Draw(t, "temperature"), TopK: rapid.Int().Draw(t, "top_k"), Seed: rapid.Uint64().Draw(t, "seed"), Repetition: 1.5,
+					Bias: []kevlard.TokenBias{{Token: rapid.Int32().Draw(t, "biased"), Bias: rapid.Float32().Draw(t, "bias")}}, Ban: tokens.Draw(t, "ban"), BanUntil: rapid.Int().Draw(t, "until"),
+				},
 			})
 		}
 		f, err := c.frame(kindForward, want)

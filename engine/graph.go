@@ -12,9 +12,9 @@ import (
 )
 
 // graphNodes bounds the tensors of a graph over layers layers and groups groups,
-// weights included: per layer 30 nodes, 12 weights and KV tensors, and 9 for each
+// weights included: per layer 37 nodes, 17 weights and KV tensors, and 9 for each
 // group; then inputs and the head.
-func graphNodes(layers, groups int) int { return layers*(48+9*groups) + 2*groups + 32 }
+func graphNodes(layers, groups int) int { return layers*(60+9*groups) + 2*groups + 32 }
 
 // group is a run of rows that attend together: rows [row,row+n) of the batch, of
 // which the first sees cells [cell,cell+seen), each next one more.
@@ -132,8 +132,8 @@ func (g *graph) causal(gr group) ml.Tensor {
 func (g *graph) layer(i int, h ml.Tensor) ml.Tensor {
 	ctx, w, l := g.ctx, g.s.w, &g.s.layers[i]
 	x := h.RMSNorm(ctx, l.attnNorm, w.Eps)
-	k := g.rope(l, l.k.Mulmat(ctx, x).Reshape(ctx, w.HeadDim, w.KVHeads, g.n), g.pos)
-	v := l.v.Mulmat(ctx, x)
+	k := g.heads(l, g.linear(x, l.k, l.kBias), l.kNorm, w.KVHeads, g.pos)
+	v := g.linear(x, l.v, l.vBias)
 	// The graph runs in the order of expansion: keys and values are in their cells
 	// before any attention reads them.
 	ctx.Forward(
@@ -147,16 +147,34 @@ func (g *graph) layer(i int, h ml.Tensor) ml.Tensor {
 		n, pos, groups = g.out.n, g.out.pos, g.out.groups
 		x, h = x.Rows(ctx, g.out.rows), h.Rows(ctx, g.out.rows)
 	}
-	q := g.rope(l, l.q.Mulmat(ctx, x).Reshape(ctx, w.HeadDim, w.Heads, n), pos)
+	q := g.heads(l, g.linear(x, l.q, l.qBias), l.qNorm, w.Heads, pos)
 	h = l.o.Mulmat(ctx, g.attend(i, q, groups).Reshape(ctx, w.Heads*w.HeadDim, n)).Add(ctx, h)
 	x = h.RMSNorm(ctx, l.ffnNorm, w.Eps)
 	x = l.gate.Mulmat(ctx, x).SILU(ctx, l.up.Mulmat(ctx, x))
 	return l.down.Mulmat(ctx, x).Add(ctx, h)
 }
 
-func (g *graph) rope(l *layer, t, pos ml.Tensor) ml.Tensor {
+// linear returns m*x, plus bias unless that is nil.
+func (g *graph) linear(x, m, bias ml.Tensor) ml.Tensor {
+	y := m.Mulmat(g.ctx, x)
+	if bias != nil {
+		y = y.Add(g.ctx, bias)
+	}
+	return y
+}
+
+// heads cuts rows t into n heads, norms each unless norm is nil, and rotates it to
+// its row's position.
+func (g *graph) heads(l *layer, t, norm ml.Tensor, n int, pos ml.Tensor) ml.Tensor {
 	w := g.s.w
+	t = t.Reshape(g.ctx, w.HeadDim, n, t.Dim(1))
+	if norm != nil {
+		t = t.RMSNorm(g.ctx, norm, w.Eps)
+	}
 	var opts []func(*rope.Options)
+	if w.RopeNeoX {
+		opts = append(opts, rope.WithTypeNeoX())
+	}
 	if l.factors != nil {
 		opts = append(opts, rope.WithFactors(l.factors))
 	}

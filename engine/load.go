@@ -37,7 +37,9 @@ func (s *Stage) allocate(tensors []tensor, spec Spec) error {
 		t := func(name string) ml.Tensor { return get(fmt.Sprintf("blk.%d.%s", i, name)) }
 		s.layers = append(s.layers, layer{
 			attnNorm: t("attn_norm.weight"), q: t("attn_q.weight"), k: t("attn_k.weight"), v: t("attn_v.weight"), o: t("attn_output.weight"),
-			ffnNorm: t("ffn_norm.weight"), gate: t("ffn_gate.weight"), up: t("ffn_up.weight"), down: t("ffn_down.weight"), factors: t(ropeFactors),
+			ffnNorm: t("ffn_norm.weight"), gate: t("ffn_gate.weight"), up: t("ffn_up.weight"), down: t("ffn_down.weight"),
+			qBias: t("attn_q.bias"), kBias: t("attn_k.bias"), vBias: t("attn_v.bias"),
+			qNorm: t("attn_q_norm.weight"), kNorm: t("attn_k_norm.weight"), factors: t(ropeFactors),
 		})
 		kv := s.kvctx.Layer(i)
 		// Not zeroed: pages are touched as sessions use them. A row is written before

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/model"
@@ -63,13 +64,13 @@ func (l *Local) Generate(ctx context.Context, tokens []kevlard.Token, n int, s k
 	if n < 0 || len(tokens) > l.cells || n > l.cells-len(tokens) {
 		return fmt.Errorf("generate: %d prompt tokens and %d new ones: the context has room for %d", len(tokens), n, l.cells)
 	}
-	pos, next := 0, tokens
+	all, pos, next := slices.Clone(tokens), 0, tokens
 	for left := n; left > 0; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		k := min(localChunk, len(next))
-		part := Part{Pos: pos, N: k, Tokens: next[:k], Sample: k == len(next), Sampling: s}
+		part := Part{Pos: pos, N: k, Tokens: next[:k], Sample: k == len(next), Sampling: s, History: all}
 		token, err := l.step(part)
 		if err != nil {
 			return fmt.Errorf("generate at position %d: %w", pos, err)
@@ -79,6 +80,7 @@ func (l *Local) Generate(ctx context.Context, tokens []kevlard.Token, n int, s k
 			continue
 		}
 		left--
+		all = append(all, token...)
 		if !emit(token[0]) {
 			return nil
 		}

@@ -21,7 +21,7 @@ func TestLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	ref := references(t)["fairy-7m-q8_0.gguf"][7]
-	var sampled [][]kevlard.Token
+	var sampled, penalized [][]kevlard.Token
 	for _, k := range []int{1, 3} {
 		l, err := OpenLocal(m, k, 1)
 		if err != nil {
@@ -46,6 +46,19 @@ func TestLocal(t *testing.T) {
 			t.Errorf("%d stages: %d tokens (%v), want 40", k, len(got), err)
 		}
 		sampled = append(sampled, got)
+		// With penalties the choice depends on the history: continuing from the middle,
+		// as after a failover, gives the same tokens.
+		n := len(ref.PromptIDs)
+		p := kevlard.Sampling{Temperature: 0.9, Seed: 3, Repetition: 1.2, Presence: 0.5, Frequency: 0.2, Prompt: n, Ban: ref.IDs[:1], BanUntil: n + 30}
+		got, err = generate(ref.PromptIDs, 40, p)
+		if err != nil || len(got) != 40 || slices.Contains(got[:30], ref.IDs[0]) {
+			t.Fatalf("%d stages, penalties: %v (%v)", k, got, err)
+		}
+		penalized = append(penalized, got)
+		rest, err := generate(slices.Concat(ref.PromptIDs, got[:17]), 23, p)
+		if err != nil || !slices.Equal(rest, got[17:]) {
+			t.Errorf("%d stages, penalties from the middle: %v (%v), want %v", k, rest, err, got[17:])
+		}
 		if _, err := generate(long, 1024, kevlard.Sampling{}); err == nil || !strings.Contains(err.Error(), "room for 1024") {
 			t.Errorf("too long: %v", err)
 		}
@@ -60,6 +73,9 @@ func TestLocal(t *testing.T) {
 	}
 	if !slices.Equal(sampled[0], sampled[1]) {
 		t.Errorf("1 stage samples %v, 3 stages %v", sampled[0], sampled[1])
+	}
+	if !slices.Equal(penalized[0], penalized[1]) {
+		t.Errorf("with penalties 1 stage samples %v, 3 stages %v", penalized[0], penalized[1])
 	}
 	if _, err := OpenLocal(m, 9, 1); err == nil || !strings.Contains(err.Error(), "stages is 9") {
 		t.Errorf("9 stages of 8 layers: %v", err)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/engine/sampler"
 	"github.com/kevlard/kevlard/model"
 )
 
@@ -183,11 +184,6 @@ func TestRefusals(t *testing.T) {
 	if _, err := p.Forward(ctx, Batch{}); !errors.Is(err, ErrBatch) {
 		t.Errorf("no parts: %v", err)
 	}
-	big := ok
-	big.History = make([]kevlard.Token, maxFrame)
-	if _, err := p.Forward(ctx, Batch{Parts: []Part{big}}); !errors.Is(err, ErrBatch) {
-		t.Errorf("a frame too large: %v", err)
-	}
 	buf := make([]byte, p.Info().CellBytes)
 	for _, err := range []error{
 		p.Read(ctx, 512, 1, buf), p.Read(ctx, 0, 2, buf), p.Read(ctx, -1, 1, buf), p.Write(ctx, 0, -1, nil),
@@ -209,6 +205,25 @@ func TestBadSampling(t *testing.T) {
 	part.Sampling.TopP = 2
 	if _, err := p.Forward(t.Context(), Batch{Parts: []Part{part}}); !errors.Is(err, ErrBatch) || !strings.Contains(err.Error(), "top_p") {
 		t.Errorf("top_p 2: %v", err)
+	}
+	for want, change := range map[string]func(*Part){
+		"logit_bias for token 2048: want 0 to 2047": func(p *Part) { p.Sampling.Bias = []kevlard.TokenBias{{Token: 2048, Bias: 1}} },
+		"ban of token 9999":                         func(p *Part) { p.Sampling.Ban = []kevlard.Token{9999} },
+		"history of 3 tokens: want the latest 16":   func(p *Part) { p.Sampling.Presence, p.History = 1, make([]kevlard.Token, 3) },
+	} {
+		bad := part
+		bad.Sampling = kevlard.Sampling{}
+		change(&bad)
+		if _, err := p.Forward(t.Context(), Batch{Parts: []Part{bad}}); !errors.Is(err, ErrBatch) || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want one with %q", err, want)
+		}
+	}
+	many := make([]Part, 512) // 512 histories do not fit in a frame
+	for i := range many {
+		many[i] = Part{N: 1, Tokens: []kevlard.Token{1}, Sample: true, Sampling: kevlard.Sampling{Presence: 1}, History: make([]kevlard.Token, sampler.Window)}
+	}
+	if _, err := p.Forward(t.Context(), Batch{Parts: many}); !errors.Is(err, ErrBatch) {
+		t.Errorf("a frame too large: %v", err)
 	}
 	part.Sampling.TopP = 0
 	if r, err := p.Forward(t.Context(), Batch{Parts: []Part{part}}); err != nil || len(r.Tokens) != 1 {

@@ -68,7 +68,15 @@ func (p plain) norm(x []float64, name string) []float64 {
 	return y
 }
 
-// rope rotates neighbouring pairs of each head.
+// heads norms each head of x.
+func (p plain) heads(x []float64, name string) (out []float64) {
+	for h := 0; h < len(x); h += p.w.HeadDim {
+		out = append(out, p.norm(x[h:h+p.w.HeadDim], name)...)
+	}
+	return out
+}
+
+// rope rotates pairs of each head: neighbours, or the halves' ith values.
 func (p plain) rope(x []float64, pos int) {
 	w := p.w
 	var factors []float64
@@ -82,8 +90,12 @@ func (p plain) rope(x []float64, pos int) {
 				angle /= factors[i/2]
 			}
 			sin, cos := math.Sincos(angle)
-			a, b := x[h+i], x[h+i+1]
-			x[h+i], x[h+i+1] = a*cos-b*sin, a*sin+b*cos
+			at, to := h+i, h+i+1
+			if w.RopeNeoX {
+				at, to = h+i/2, h+i/2+w.RopeDim/2
+			}
+			a, b := x[at], x[to]
+			x[at], x[to] = a*cos-b*sin, a*sin+b*cos
 		}
 	}
 }
@@ -100,6 +112,12 @@ func (p plain) logits(tokens []kevlard.Token) [][]float64 {
 			at := func(name string) string { return fmt.Sprintf("blk.%d.%s", l, name) }
 			x := p.norm(h, at("attn_norm.weight"))
 			q, k, v := mul(p.matrix(at("attn_q.weight")), x), mul(p.matrix(at("attn_k.weight")), x), mul(p.matrix(at("attn_v.weight")), x)
+			if w.QKVBias {
+				q, k, v = add(q, p.matrix(at("attn_q.bias"))[0]), add(k, p.matrix(at("attn_k.bias"))[0]), add(v, p.matrix(at("attn_v.bias"))[0])
+			}
+			if w.QKNorm {
+				q, k = p.heads(q, at("attn_q_norm.weight")), p.heads(k, at("attn_k_norm.weight"))
+			}
 			p.rope(q, pos)
 			p.rope(k, pos)
 			c := &cache[l]
@@ -147,7 +165,14 @@ func add(a, b []float64) []float64 {
 // TestPlainReference compares variants of a small f32 model, through one stage and
 // through one stage per layer, with the plain implementation.
 func TestPlainReference(t *testing.T) {
-	base := func() *weights { return syntheticModel(model.F32) }
+	base := func() *weights { return syntheticModel(syntheticShape(), model.F32) }
+	remake := func(change func(*model.Shape)) func(*weights) {
+		return func(w *weights) {
+			s := syntheticShape()
+			change(&s)
+			*w = *syntheticModel(s, model.F32)
+		}
+	}
 	for name, change := range map[string]func(*weights){
 		"rope factors": func(*weights) {},
 		"no factors":   func(w *weights) { delete(w.tensors, ropeFactors) },
@@ -155,6 +180,10 @@ func TestPlainReference(t *testing.T) {
 		"partial rope": func(w *weights) { w.RopeDim = 16; delete(w.tensors, ropeFactors) },
 		"tied":         func(w *weights) { delete(w.tensors, "output.weight") },
 		"rope base":    func(w *weights) { w.RopeBase = 500000 },
+		"neox":         remake(func(s *model.Shape) { s.RopeNeoX = true }),
+		"partial neox": remake(func(s *model.Shape) { s.RopeNeoX, s.RopeDim = true, 16 }),
+		"qwen2":        remake(func(s *model.Shape) { s.RopeNeoX, s.QKVBias = true, true }),
+		"qwen3":        remake(func(s *model.Shape) { s.RopeNeoX, s.QKNorm, s.HeadDim = true, true, 64 }),
 	} {
 		w := base()
 		change(w)
@@ -202,7 +231,8 @@ func TestShapes(t *testing.T) {
 		"dim":          func(w *weights) { w.Dim = 64 },
 		"no layers":    func(w *weights) { w.Layers = 0 },
 		"vector type":  func(w *weights) { set(w, "output_norm.weight", func(t *tensor) { t.kind = model.F16 }) },
-		"type":         func(w *weights) { set(w, "blk.1.attn_q.weight", func(t *tensor) { t.kind = 12 }) },
+		"type":         func(w *weights) { set(w, "blk.1.attn_q.weight", func(t *tensor) { t.kind = 13 }) },
+		"row":          func(w *weights) { set(w, "blk.1.attn_q.weight", func(t *tensor) { t.kind = model.Q4_K }) },
 		"matrix shape": func(w *weights) { set(w, "blk.1.attn_q.weight", func(t *tensor) { t.shape = []uint64{128, 129} }) },
 	} {
 		w := syntheticWeights()

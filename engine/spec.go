@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/engine/sampler"
 	"github.com/kevlard/kevlard/model"
 )
 
@@ -73,7 +74,9 @@ type Part struct {
 	Tokens   []kevlard.Token  `cbor:"4,keyasint,omitempty"` // stages with lo == 0 only: N ids
 	Sample   bool             `cbor:"5,keyasint,omitempty"` // last stage: choose the token after the part's last row
 	Sampling kevlard.Sampling `cbor:"6,keyasint"`           // used with Sample
-	History  []kevlard.Token  `cbor:"7,keyasint,omitempty"` // the session's tokens up to and including the last row; may be nil
+	// History is the session's tokens up to and including the last row: all or the
+	// latest, at least sampler.Recent of them when Sampling penalizes, else none.
+	History []kevlard.Token `cbor:"7,keyasint,omitempty"`
 }
 
 // Batch is the work of one Forward. Prefill chunks and decodes of many sessions
@@ -148,6 +151,11 @@ func (i Info) check(b Batch) (int, error) {
 		if p.Sample && !i.Last() {
 			return bad("it asks for a token of layers %v, which are not the last", i.Layers)
 		}
+		if p.Sample {
+			if err := i.checkSampling(p); err != nil {
+				return bad("%v", err)
+			}
+		}
 	}
 	want := 0
 	if !i.First() {
@@ -157,6 +165,32 @@ func (i Info) check(b Batch) (int, error) {
 		return 0, fmt.Errorf("%w: %d row bytes, want %d (%d rows of %d float32)", ErrBatch, len(b.Rows), want, rows, i.Dim)
 	}
 	return rows, nil
+}
+
+// checkSampling refuses what the sampler would fail at, or silently ignore.
+func (i Info) checkSampling(p Part) error {
+	if err := p.Sampling.Check(); err != nil {
+		return err
+	}
+	if want := min(p.Pos+p.N, sampler.Window); p.Sampling.Penalizes() && len(p.History) < want {
+		return fmt.Errorf("sampling: penalties with a history of %d tokens: want the latest %d", len(p.History), want)
+	}
+	for _, b := range p.Sampling.Bias {
+		if int(b.Token) >= i.Vocab {
+			return fmt.Errorf("sampling: logit_bias for token %d: want 0 to %d", b.Token, i.Vocab-1)
+		}
+	}
+	banned := make(map[kevlard.Token]bool, len(p.Sampling.Ban))
+	for _, t := range p.Sampling.Ban {
+		if int(t) >= i.Vocab {
+			return fmt.Errorf("sampling: ban of token %d: want 0 to %d", t, i.Vocab-1)
+		}
+		banned[t] = true
+	}
+	if len(banned) >= i.Vocab {
+		return fmt.Errorf("sampling: ban of all %d tokens: want one left", i.Vocab)
+	}
+	return nil
 }
 
 // checkCells refuses a run of cells outside the pool, or a buffer of another size

@@ -21,7 +21,11 @@ var computeMu sync.Mutex
 // layer holds the weights of one resident layer.
 type layer struct {
 	attnNorm, q, k, v, o, ffnNorm, gate, up, down ml.Tensor
-	factors                                       ml.Tensor // of rope; nil when the model has none
+
+	// Nil where the model has none.
+	qBias, kBias, vBias ml.Tensor
+	qNorm, kNorm        ml.Tensor // of each head
+	factors             ml.Tensor // of rope
 }
 
 // Stage is a contiguous run of layers of one model, resident in this process,
@@ -124,11 +128,6 @@ func (s *Stage) Forward(b Batch) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	for _, p := range b.Parts {
-		if err := sampler.Check(p.Sampling); p.Sample && err != nil {
-			return Result{}, fmt.Errorf("%w: %w", ErrBatch, err)
-		}
-	}
 	rows, logits, err := s.compute(b, n)
 	if err != nil {
 		return Result{}, err
@@ -138,7 +137,7 @@ func (s *Stage) Forward(b Batch) (Result, error) {
 		if !p.Sample {
 			continue
 		}
-		token, err := s.sampler.Sample(logits[:s.info.Vocab], p.Sampling, p.Pos+p.N)
+		token, err := s.sampler.Sample(logits[:s.info.Vocab], p.History, p.Sampling, p.Pos+p.N)
 		if err != nil {
 			return Result{}, s.fail(fmt.Errorf("%w: sample at position %d: %w", ErrCompute, p.Pos+p.N, err))
 		}

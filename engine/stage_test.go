@@ -51,8 +51,12 @@ func split(n, k int) []kevlard.Layers {
 func openChain(t testing.TB, path string, k, cells int) []*Stage {
 	t.Helper()
 	var out []*Stage
-	for _, l := range split(8, k) {
-		s, err := Open(specOf(t, path, l, cells, 512), nil)
+	m, err := model.Load(path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range split(m.Layers, k) {
+		s, err := Open(NewSpec(m, l, 1, cells, 512), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

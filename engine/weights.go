@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -24,12 +25,6 @@ type tensor struct {
 type weights struct {
 	model.Shape
 	tensors map[string]tensor
-}
-
-// layerTensors are the tensors of one layer, by the name after "blk.N.".
-var layerTensors = [...]string{
-	"attn_norm.weight", "attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_output.weight",
-	"ffn_norm.weight", "ffn_gate.weight", "ffn_up.weight", "ffn_down.weight",
 }
 
 const ropeFactors = "rope_freqs.weight"
@@ -55,14 +50,14 @@ func (w *weights) stage(l kevlard.Layers) ([]tensor, error) {
 	if l.Lo == 0 {
 		take("token_embd.weight", "token_embd.weight")
 	}
-	known := len(layerTensors)
+	known := w.LayerTensors()
 	for i := l.Lo; i < l.Hi; i++ {
-		for _, n := range layerTensors {
-			name := "blk." + strconv.Itoa(i) + "." + n
+		for _, t := range known {
+			name := "blk." + strconv.Itoa(i) + "." + t.Name
 			take(name, name)
 		}
-		if n := w.count("blk." + strconv.Itoa(i) + "."); n > known {
-			return nil, fmt.Errorf("layer %d has %d tensors, of which %d are known (%s): the result would be wrong", i, n, known, strings.Join(layerTensors[:], ", "))
+		if n := w.count("blk." + strconv.Itoa(i) + "."); n > len(known) {
+			return nil, fmt.Errorf("layer %d has %d tensors, of which %d are known: the result would be wrong", i, n, len(known))
 		}
 	}
 	if _, ok := w.tensors[ropeFactors]; ok {
@@ -88,13 +83,13 @@ func (w *weights) checkShapes() error {
 	if min(w.Layers, w.Dim, w.Heads, w.KVHeads, w.HeadDim, w.FFN, w.Vocab, w.RopeDim) < 1 || w.Heads%w.KVHeads != 0 || w.RopeDim > w.HeadDim || w.RopeDim%2 != 0 {
 		return fmt.Errorf("shape %+v: want whole groups of heads and an even rope dimension inside the head", w.Shape)
 	}
-	q, kv := w.Heads*w.HeadDim, w.KVHeads*w.HeadDim
-	want := map[string][]int{
-		"token_embd.weight": {w.Dim, w.Vocab}, "output.weight": {w.Dim, w.Vocab}, "output_norm.weight": {w.Dim}, ropeFactors: {w.RopeDim / 2},
+	dim, vocab := uint64(w.Dim), uint64(w.Vocab)
+	want := map[string][]uint64{
+		"token_embd.weight": {dim, vocab}, "output.weight": {dim, vocab}, "output_norm.weight": {dim}, ropeFactors: {uint64(w.RopeDim / 2)},
 	}
 	for i := range w.Layers {
-		for j, shape := range [...][]int{{w.Dim}, {w.Dim, q}, {w.Dim, kv}, {w.Dim, kv}, {q, w.Dim}, {w.Dim}, {w.Dim, w.FFN}, {w.Dim, w.FFN}, {w.FFN, w.Dim}} {
-			want["blk."+strconv.Itoa(i)+"."+layerTensors[j]] = shape
+		for _, t := range w.LayerTensors() {
+			want["blk."+strconv.Itoa(i)+"."+t.Name] = t.Shape
 		}
 	}
 	for name, t := range w.tensors {
@@ -102,15 +97,14 @@ func (w *weights) checkShapes() error {
 		if !known {
 			continue
 		}
-		ok := len(shape) == len(t.shape) && (len(shape) == 2 || t.kind == model.F32)
-		for i := 0; ok && i < len(shape); i++ {
-			ok = t.shape[i] == uint64(shape[i])
-		}
-		if !ok {
+		if !slices.Equal(t.shape, shape) || len(shape) == 1 && t.kind != model.F32 {
 			return fmt.Errorf("tensor %s has shape %v and type %v: want %v (vectors as f32)", name, t.shape, t.kind, shape)
 		}
 		if !t.kind.Supported() {
 			return fmt.Errorf("tensor %s has type %v, which the engine does not compute", name, t.kind)
+		}
+		if b := t.kind.BlockValues(); t.shape[0]%b != 0 {
+			return fmt.Errorf("tensor %s has rows of %d values: want a multiple of %d for type %v", name, t.shape[0], b, t.kind)
 		}
 	}
 	return nil

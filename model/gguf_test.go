@@ -95,6 +95,7 @@ func TestAgainstOtherDecoder(t *testing.T) {
 		for _, tied := range []bool{false, true} {
 			files[fmt.Sprintf("synth %s tied=%t", typ, tied)] = func(t *testing.T) string {
 				s := tinySpec()
+				s.Dim, s.FFN = 256, 256 // whole blocks of every type
 				s.Type, s.Tied, s.RopeFactors = typ, tied, tied
 				return synthFile(t, s)
 			}

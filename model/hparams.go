@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 )
 
@@ -26,26 +25,27 @@ type Shape struct {
 	RopeDim   int     `json:"rope_dim"`   // leading values of a head that are rotated
 	RopeBase  float32 `json:"rope_base"`  // theta
 	RopeScale float32 `json:"rope_scale"` // positions are divided by it; 1 is no scaling
+	RopeNeoX  bool    `json:"rope_neox"`  // value i of a head turns with i+RopeDim/2, else with its neighbour
 	Eps       float32 `json:"eps"`        // of the RMS norms
+
+	QKVBias bool `json:"qkv_bias"` // queries, keys and values have biases
+	QKNorm  bool `json:"qk_norm"`  // heads of queries and keys are normed before they are rotated
 }
 
 // KVRowBytes returns the bytes of one position's keys and values in one layer
 // with elem bytes per value.
 func (s Shape) KVRowBytes(elem int) int { return 2 * s.KVHeads * s.HeadDim * elem }
 
-// supportedArchs lists the architectures that are served.
-func supportedArchs() []string { return []string{"llama"} }
-
 // readShape reads and checks the hyperparameters of f.
 func readShape(f *File) (Shape, error) {
-	arch := f.Arch()
-	if !slices.Contains(supportedArchs(), arch) {
-		return Shape{}, fmt.Errorf("architecture %q is not supported: want one of %q", arch, supportedArchs())
+	a, err := archNamed(f.Arch())
+	if err != nil {
+		return Shape{}, err
 	}
 	if n, ok := f.Uint("split.count"); ok && n > 1 {
 		return Shape{}, fmt.Errorf("the file is one of %d parts of a split model: merge them into one file first", n)
 	}
-	r := hparamReader{f: f, arch: arch}
+	r := hparamReader{f: f, arch: f.Arch()}
 	s := Shape{
 		Layers:  r.count("block_count", maxLayers),
 		Dim:     r.count("embedding_length", maxWidth),
@@ -53,6 +53,8 @@ func readShape(f *File) (Shape, error) {
 		FFN:     r.count("feed_forward_length", maxWidth),
 		Context: r.count("context_length", math.MaxInt32),
 		Eps:     r.float("attention.layer_norm_rms_epsilon", 0),
+
+		RopeNeoX: a.neoX, QKVBias: a.qkvBias, QKNorm: a.qkNorm,
 	}
 	if r.err != nil {
 		return Shape{}, r.err
@@ -158,6 +160,21 @@ func (r *hparamReader) ropeScale() float32 {
 
 // refuse rejects variants of the architecture that would compute something else.
 func (r *hparamReader) refuse(s Shape) {
+	if n, ok := r.f.Uint(r.arch + ".attention.sliding_window"); ok && n > 0 && n < uint64(s.Context) {
+		r.fail("attention.sliding_window", "%d is less than the context of %d: windows are not supported", n, s.Context)
+	}
+	for _, name := range []string{"attention.temperature_scale", "attention.scale", "logit_scale"} {
+		if x, ok := r.f.Float(r.arch + "." + name); ok && x != 0 {
+			r.fail(name, "%g: not supported", x)
+		}
+	}
+	// Mistral 3 scales queries by position where it extends its context.
+	if n, ok := r.f.Uint(r.arch + ".rope.scaling.original_context_length"); ok && n > 0 && r.arch == "mistral3" {
+		r.fail("rope.scaling.original_context_length", "%d: extended contexts of mistral3 are not supported", n)
+	}
+	if r.arch == "qwen3" && s.RopeDim != s.HeadDim {
+		r.fail("rope.dimension_count", "%d: want all %d values of a head", s.RopeDim, s.HeadDim)
+	}
 	if n, ok := r.f.Uint(r.arch + ".expert_count"); ok && n > 0 {
 		r.fail("expert_count", "%d: mixtures of experts are not supported", n)
 	}

@@ -256,14 +256,14 @@ func TestRefused(t *testing.T) {
 			return n
 		}, noKeys, sameBytes)
 	}
-	retype := func() string { // the same bytes called q4_0, with a shape of the same size
+	retype := func() string { // the same bytes called q5_0, with a shape of the same size
 		f := openFile(t, path)
 		kvs := &kvWriter{}
 		kvs.text("general.architecture", "llama")
 		x := slices.Clone(f.Tensors())
 		for i := range x {
 			if x[i].Name == "blk.1.attn_k.weight" {
-				x[i].Type = 2
+				x[i].Type = 6
 			}
 		}
 		for _, k := range f.keys[1:] {
@@ -273,14 +273,14 @@ func TestRefused(t *testing.T) {
 			}
 			kvs.b, kvs.n = append(kvs.b, raw...), kvs.n+1
 		}
-		to := filepath.Join(t.TempDir(), "q4.gguf")
+		to := filepath.Join(t.TempDir(), "q5.gguf")
 		if err := os.WriteFile(to, gguf(kvs, x...), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return to
 	}
 	for _, c := range []struct{ name, path, want string }{
-		{"architecture", keys(func(w *kvWriter) { w.text("general.architecture", "mamba") }), `architecture "mamba" is not supported: want one of ["llama"]`},
+		{"architecture", keys(func(w *kvWriter) { w.text("general.architecture", "mamba") }), `architecture "mamba" is not supported: want one of ["llama" "mistral3" "qwen2" "qwen3"]`},
 		{"no layers", keys(func(w *kvWriter) { w.u32("llama.block_count", 0) }), `key "llama.block_count": 0: want 1 to 1024`},
 		{"too many layers", keys(func(w *kvWriter) { w.u32("llama.block_count", 4) }), `tensor "blk.3.attn_norm.weight" is missing`},
 		{"too few layers", keys(func(w *kvWriter) { w.u32("llama.block_count", 2) }), `"blk.2.`},
@@ -299,7 +299,7 @@ func TestRefused(t *testing.T) {
 		{"split", keys(func(w *kvWriter) { w.u32("split.count", 2) }), "one of 2 parts"},
 		{"missing tensor", rename("output_norm.weight", ""), `tensor "output_norm.weight" is missing`},
 		{"unknown tensor", rename("output.weight", "blk.0.attn_q.bias"), `tensor "blk.0.attn_q.bias" is not part of`},
-		{"tensor type", retype(), `tensor "blk.1.attn_k.weight" has type q4_0, which is not supported: want one of [f32 f16 q8_0]`},
+		{"tensor type", retype(), `tensor "blk.1.attn_k.weight" has type q5_0, which is not supported: want one of [f32 f16 bf16 q8_0 q4_0 q4_k q6_k]`},
 		{"directory", t.TempDir(), "not a regular file"},
 		{"absent", filepath.Join(t.TempDir(), "no"), "no such file"},
 	} {

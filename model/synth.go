@@ -15,14 +15,16 @@ import (
 // SynthSpec is the shape of a random-weight model.
 type SynthSpec struct {
 	Name    string // general.name; default "synth"
+	Arch    string // default "llama"
 	Layers  int
 	Dim     int
-	Heads   int // of Dim/Heads values each
+	Heads   int
 	KVHeads int // default Heads
+	HeadDim int // values of a head; default Dim/Heads
 	FFN     int
 	Vocab   int // at least synthMinVocab
 	Context int // default 2048
-	// Type is the format of the matrices: F32, F16 or Q8_0. Norms are f32.
+	// Type is the format of the matrices, any served one. Norms and biases are f32.
 	Type TensorType
 	// Seed determines every weight.
 	Seed uint64
@@ -31,6 +33,7 @@ type SynthSpec struct {
 	// RopeFactors adds rope_freqs.weight, as Llama 3.1 and later have it.
 	RopeFactors bool
 	RopeBase    float32 // default 10000
+	RopeScale   float32 // positions are divided by it; default 1
 }
 
 // Preset returns the spec of this name, with type q8_0 and seed 0.
@@ -62,11 +65,28 @@ func presets() map[string]SynthSpec {
 
 func (s SynthSpec) withDefaults() SynthSpec {
 	s.Name = cmp.Or(s.Name, "synth")
+	s.Arch = cmp.Or(s.Arch, "llama")
 	s.KVHeads = cmp.Or(s.KVHeads, s.Heads)
 	s.Context = cmp.Or(s.Context, 2048)
 	s.RopeBase = cmp.Or(s.RopeBase, 10000)
+	s.RopeScale = cmp.Or(s.RopeScale, 1)
+	if s.Heads > 0 {
+		s.HeadDim = cmp.Or(s.HeadDim, s.Dim/s.Heads)
+	}
 	return s
 }
+
+// shape is what the finished file is read as.
+func (s SynthSpec) shape() Shape {
+	a := archs()[s.Arch]
+	return Shape{
+		Layers: s.Layers, Dim: s.Dim, Heads: s.Heads, KVHeads: s.KVHeads, HeadDim: s.HeadDim, FFN: s.FFN,
+		Vocab: s.Vocab, Context: s.Context, Tied: s.Tied, RopeDim: s.HeadDim, RopeBase: s.RopeBase,
+		RopeScale: s.RopeScale, Eps: synthEps, RopeNeoX: a.neoX, QKVBias: a.qkvBias, QKNorm: a.qkNorm,
+	}
+}
+
+const synthEps = 1e-5
 
 // Validate reports everything that is wrong with the spec.
 func (s SynthSpec) Validate() error {
@@ -83,6 +103,12 @@ func (s SynthSpec) Validate() error {
 	positive("kv-heads", s.KVHeads, maxWidth)
 	positive("ffn", s.FFN, maxWidth)
 	positive("context", s.Context, 1<<24)
+	a, err := archNamed(s.Arch)
+	if err != nil {
+		errs = append(errs, err)
+	} else if s.RopeFactors && !a.factors {
+		errs = append(errs, fmt.Errorf("rope factors: not part of %s", s.Arch))
+	}
 	if s.Vocab < synthMinVocab || s.Vocab > maxWidth {
 		errs = append(errs, fmt.Errorf("vocab %d: want %d to %d", s.Vocab, synthMinVocab, maxWidth))
 	}
@@ -92,14 +118,17 @@ func (s SynthSpec) Validate() error {
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
-	if s.Dim%s.Heads != 0 || s.Dim/s.Heads%2 != 0 {
+	if s.Dim%s.Heads != 0 && s.HeadDim == s.Dim/s.Heads {
 		errs = append(errs, fmt.Errorf("dim %d: want an even multiple of %d heads", s.Dim, s.Heads))
 	}
 	if s.Heads%s.KVHeads != 0 {
 		errs = append(errs, fmt.Errorf("heads %d: want a multiple of %d kv-heads", s.Heads, s.KVHeads))
 	}
-	if b := int(s.Type.BlockValues()); s.Dim%b != 0 || s.FFN%b != 0 {
-		errs = append(errs, fmt.Errorf("dim %d and ffn %d: want multiples of %d for type %s", s.Dim, s.FFN, b, s.Type))
+	if err := s.shape().check(); len(errs) == 0 && err != nil {
+		errs = append(errs, err)
+	}
+	if b := int(s.Type.BlockValues()); s.Dim%b != 0 || s.FFN%b != 0 || s.Heads*s.HeadDim%b != 0 {
+		errs = append(errs, fmt.Errorf("dim %d, ffn %d and %d heads of %d: want multiples of %d for type %s", s.Dim, s.FFN, s.Heads, s.HeadDim, b, s.Type))
 	}
 	return errors.Join(errs...)
 }
@@ -166,41 +195,44 @@ type synthTensor struct {
 // tensors lists the tensors in file order, with sizes.
 func (s SynthSpec) tensors() []synthTensor {
 	var out []synthTensor
-	add := func(name string, t TensorType, fill fill, shape ...int) {
-		dims := make([]uint64, len(shape))
-		for i, n := range shape {
-			dims[i] = uint64(n)
-		}
-		size, err := tensorBytes(t, dims)
+	add := func(name string, t TensorType, fill fill, shape ...uint64) {
+		size, err := tensorBytes(t, shape)
 		if err != nil {
 			panic(fmt.Sprintf("model: validated spec %+v gives tensor %s an impossible shape: %v", s, name, err))
 		}
-		out = append(out, synthTensor{Tensor{Name: name, Type: t, Shape: dims, Size: size}, fill})
+		out = append(out, synthTensor{Tensor{Name: name, Type: t, Shape: shape, Size: size}, fill})
 	}
-	norm := func(name string) { add(name, F32, fillOne, s.Dim) }
-	matrix := func(name string, in, rows int) { add(name, s.Type, fillMatrix, in, rows) }
-	kv := s.Dim / s.Heads * s.KVHeads
 	if s.RopeFactors {
-		add("rope_freqs.weight", F32, fillFactor, s.Dim/s.Heads/2)
+		add("rope_freqs.weight", F32, fillFactor, uint64(s.HeadDim)/2)
 	}
-	add("token_embd.weight", s.Type, fillEmbedding, s.Dim, s.Vocab)
+	dim, vocab := uint64(s.Dim), uint64(s.Vocab)
+	add("token_embd.weight", s.Type, fillEmbedding, dim, vocab)
 	for n := range s.Layers {
-		at := fmt.Sprintf("blk.%d.", n)
-		norm(at + "attn_norm.weight")
-		matrix(at+"attn_q.weight", s.Dim, s.Dim)
-		matrix(at+"attn_k.weight", s.Dim, kv)
-		matrix(at+"attn_v.weight", s.Dim, kv)
-		matrix(at+"attn_output.weight", s.Dim, s.Dim)
-		norm(at + "ffn_norm.weight")
-		matrix(at+"ffn_gate.weight", s.Dim, s.FFN)
-		matrix(at+"ffn_up.weight", s.Dim, s.FFN)
-		matrix(at+"ffn_down.weight", s.FFN, s.Dim)
+		for _, t := range s.shape().LayerTensors() {
+			kind, fill := s.Type, fillMatrix
+			if len(t.Shape) == 1 {
+				kind, fill = F32, fillOf(t.Name)
+			}
+			add(fmt.Sprintf("blk.%d.%s", n, t.Name), kind, fill, t.Shape...)
+		}
 	}
-	norm("output_norm.weight")
+	add("output_norm.weight", F32, fillOne, dim)
 	if !s.Tied {
-		matrix("output.weight", s.Dim, s.Vocab)
+		add("output.weight", s.Type, fillMatrix, dim, vocab)
 	}
 	return out
+}
+
+// fillOf is how the values of a layer's vector are distributed.
+func fillOf(name string) fill {
+	switch name {
+	case "attn_norm.weight", "ffn_norm.weight":
+		return fillOne
+	case "attn_q_norm.weight", "attn_k_norm.weight":
+		return fillNear
+	default: // biases, as large as what they are added to
+		return fillEmbedding
+	}
 }
 
 // writeHeader writes all up to the weights, which start at start and take end
@@ -208,7 +240,7 @@ func (s SynthSpec) tensors() []synthTensor {
 func (s SynthSpec) writeHeader(w io.Writer, tensors []synthTensor) (start, end int64, err error) {
 	const alignment = 32
 	kvs := &kvWriter{}
-	kvs.text("general.architecture", "llama")
+	kvs.text("general.architecture", s.Arch)
 	kvs.text("general.name", s.Name)
 	kvs.text("general.description", "random weights for measurements; its output means nothing")
 	kvs.u32("general.alignment", alignment)
@@ -223,14 +255,18 @@ func (s SynthSpec) writeHeader(w io.Writer, tensors []synthTensor) (start, end i
 		{"feed_forward_length", s.FFN},
 		{"attention.head_count", s.Heads},
 		{"attention.head_count_kv", s.KVHeads},
-		{"attention.key_length", s.Dim / s.Heads},
-		{"attention.value_length", s.Dim / s.Heads},
-		{"rope.dimension_count", s.Dim / s.Heads},
+		{"attention.key_length", s.HeadDim},
+		{"attention.value_length", s.HeadDim},
+		{"rope.dimension_count", s.HeadDim},
 	} {
-		kvs.u32("llama."+n.key, uint32(n.n))
+		kvs.u32(s.Arch+"."+n.key, uint32(n.n))
 	}
-	kvs.f32("llama.rope.freq_base", s.RopeBase)
-	kvs.f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+	kvs.f32(s.Arch+".rope.freq_base", s.RopeBase)
+	if s.RopeScale != 1 {
+		kvs.text(s.Arch+".rope.scaling.type", "linear")
+		kvs.f32(s.Arch+".rope.scaling.factor", s.RopeScale)
+	}
+	kvs.f32(s.Arch+".attention.layer_norm_rms_epsilon", synthEps)
 	kvs.synthVocab(s.Vocab)
 
 	h := headerWriter{w: w}

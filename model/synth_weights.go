@@ -1,7 +1,6 @@
 package model
 
 import (
-	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -19,6 +18,7 @@ const (
 	fillMatrix    fill = iota // variance 1/row length, so that activations keep their size
 	fillEmbedding             // variance 1
 	fillOne                   // all 1
+	fillNear                  // 0.5 to 1.5
 	fillFactor                // all 1, growing to 8 in the second half, as rope factors do
 )
 
@@ -87,80 +87,20 @@ func (f fill) values(x []float32, first, total, rowLen uint64, src *rand.PCG) {
 		}
 	default:
 		// Uniform on (-a, a) has variance a*a/3.
-		a := math.Sqrt(3)
-		if f == fillMatrix {
+		a, centre := math.Sqrt(3), float32(0)
+		switch f {
+		case fillMatrix:
 			a = math.Sqrt(3 / float64(rowLen))
+		case fillNear:
+			a, centre = 0.5, 1
 		}
 		scale := float32(a / (1 << 23))
 		for i := 0; i < len(x); i += 2 {
 			u := src.Uint64()
-			x[i] = scale * float32(int32(u>>8&0xffffff)-1<<23)
+			x[i] = centre + float32(scale*float32(int32(u>>8&0xffffff)-1<<23))
 			if i+1 < len(x) {
-				x[i+1] = scale * float32(int32(u>>40)-1<<23)
+				x[i+1] = centre + float32(scale*float32(int32(u>>40)-1<<23))
 			}
 		}
 	}
-}
-
-// encodeValues appends x in format t, which must be a supported one, to dst. The
-// length of x must be a multiple of the format's block.
-func encodeValues(dst []byte, t TensorType, x []float32) []byte {
-	switch t {
-	case F32:
-		for _, v := range x {
-			dst = binary.LittleEndian.AppendUint32(dst, math.Float32bits(v))
-		}
-	case F16:
-		for _, v := range x {
-			dst = binary.LittleEndian.AppendUint16(dst, float16(v))
-		}
-	case Q8_0:
-		for len(x) > 0 {
-			dst = appendQ8(dst, [32]float32(x))
-			x = x[32:]
-		}
-	default:
-		panic(fmt.Sprintf("model: no encoder for tensor type %s", t))
-	}
-	return dst
-}
-
-// appendQ8 appends a block of q8_0: a scale d in f16, the largest magnitude over
-// 127, and 32 signed bytes x/d.
-func appendQ8(dst []byte, x [32]float32) []byte {
-	var most float32
-	for _, v := range x {
-		most = max(most, float32(math.Abs(float64(v))))
-	}
-	d := most / 127
-	var inverse float32
-	if d != 0 {
-		inverse = 1 / d
-	}
-	dst = binary.LittleEndian.AppendUint16(dst, float16(d))
-	for _, v := range x {
-		dst = append(dst, byte(int8(math.Round(float64(v*inverse)))))
-	}
-	return dst
-}
-
-// float16 returns the IEEE half-precision number nearest to x, ties to even.
-func float16(x float32) uint16 {
-	b := math.Float32bits(x)
-	sign := uint16(b >> 16 & 0x8000)
-	b &= 0x7fffffff
-	switch {
-	case b > 0x7f800000: // NaN stays NaN
-		return sign | 0x7e00
-	case b >= 0x477ff000: // at least halfway beyond the largest half
-		return sign | 0x7c00
-	case b < 0x38800000: // below the smallest normal half
-		// Adding 0.5 leaves the half's bits, rounded to even, in the low bits of
-		// the mantissa, since the last place of 0.5 is 2^-24.
-		sum := math.Float32frombits(b) + 0.5
-		return sign | uint16(math.Float32bits(sum)-math.Float32bits(0.5))
-	}
-	// Rounding up to even may carry into the exponent, which is right.
-	b += 0xfff + b>>13&1
-	return sign | uint16((b-0x38000000)>>13)
 }

@@ -13,7 +13,11 @@ type TensorType uint32
 const (
 	F32  TensorType = 0
 	F16  TensorType = 1
+	Q4_0 TensorType = 2
 	Q8_0 TensorType = 8
+	Q4_K TensorType = 12
+	Q6_K TensorType = 14
+	BF16 TensorType = 30
 )
 
 // layout is how a format packs values: Block consecutive values of a row take
@@ -31,7 +35,7 @@ func layoutOf(t TensorType) layout {
 		return layout{"f32", 1, 4}
 	case F16:
 		return layout{"f16", 1, 2}
-	case 2:
+	case Q4_0:
 		return layout{"q4_0", 32, 18}
 	case 3:
 		return layout{"q4_1", 32, 20}
@@ -47,11 +51,11 @@ func layoutOf(t TensorType) layout {
 		return layout{"q2_k", 256, 84}
 	case 11:
 		return layout{"q3_k", 256, 110}
-	case 12:
+	case Q4_K:
 		return layout{"q4_k", 256, 144}
 	case 13:
 		return layout{"q5_k", 256, 176}
-	case 14:
+	case Q6_K:
 		return layout{"q6_k", 256, 210}
 	case 15:
 		return layout{"q8_k", 256, 292}
@@ -83,7 +87,7 @@ func layoutOf(t TensorType) layout {
 		return layout{"f64", 1, 8}
 	case 29:
 		return layout{"iq1_m", 256, 56}
-	case 30:
+	case BF16:
 		return layout{"bf16", 1, 2}
 	case 34:
 		return layout{"tq1_0", 256, 54}
@@ -121,7 +125,7 @@ func ParseTensorType(name string) (TensorType, error) {
 	return 0, fmt.Errorf("tensor type %q: want one of %v", name, supportedTypes())
 }
 
-func supportedTypes() []TensorType { return []TensorType{F32, F16, Q8_0} }
+func supportedTypes() []TensorType { return []TensorType{F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K} }
 
 // tensorBytes returns the size in bytes of a tensor, or an error if the shape is
 // impossible for the format or the size does not fit in an int64.

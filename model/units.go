@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/kevlard/kevlard"
 )
@@ -50,12 +49,11 @@ func parts(f *File, s *Shape) ([]part, error) {
 	s.Tied = !untied
 
 	b := partBuilder{f: f, used: make(map[string]bool)}
-	wide, q, kv := uint64(s.Dim), uint64(s.Heads*s.HeadDim), uint64(s.KVHeads*s.HeadDim)
-	ffn, vocab := uint64(s.FFN), uint64(s.Vocab)
+	wide, vocab := uint64(s.Dim), uint64(s.Vocab)
 	var out []part
-	if _, ok := f.Tensor("rope_freqs.weight"); ok {
+	if _, ok := f.Tensor("rope_freqs.weight"); ok && archs()[f.Arch()].factors {
 		g := part{name: "globals"}
-		b.vector(&g, "rope_freqs.weight", uint64(s.RopeDim)/2)
+		b.vector(&g, "rope_freqs.weight", "rope_freqs.weight", uint64(s.RopeDim)/2)
 		out = append(out, g)
 	}
 	e := part{name: "embedding"}
@@ -64,19 +62,17 @@ func parts(f *File, s *Shape) ([]part, error) {
 	for n := range s.Layers {
 		l := part{name: "layer." + strconv.Itoa(n), recipe: s.layerRecipe()}
 		at := "blk." + strconv.Itoa(n) + "."
-		b.vector(&l, at+"attn_norm.weight", wide)
-		b.matrix(&l, at+"attn_q.weight", "attn_q.weight", wide, q)
-		b.matrix(&l, at+"attn_k.weight", "attn_k.weight", wide, kv)
-		b.matrix(&l, at+"attn_v.weight", "attn_v.weight", wide, kv)
-		b.matrix(&l, at+"attn_output.weight", "attn_output.weight", q, wide)
-		b.vector(&l, at+"ffn_norm.weight", wide)
-		b.matrix(&l, at+"ffn_gate.weight", "ffn_gate.weight", wide, ffn)
-		b.matrix(&l, at+"ffn_up.weight", "ffn_up.weight", wide, ffn)
-		b.matrix(&l, at+"ffn_down.weight", "ffn_down.weight", ffn, wide)
+		for _, t := range s.LayerTensors() {
+			if len(t.Shape) == 1 {
+				b.vector(&l, at+t.Name, t.Name, t.Shape[0])
+			} else {
+				b.matrix(&l, at+t.Name, t.Name, t.Shape[0], t.Shape[1])
+			}
+		}
 		out = append(out, l)
 	}
 	h := part{name: "head", recipe: fmt.Sprintf("eps=%x", s.Eps)}
-	b.vector(&h, "output_norm.weight", wide)
+	b.vector(&h, "output_norm.weight", "output_norm.weight", wide)
 	if s.Tied {
 		b.matrix(&h, "token_embd.weight", "output.weight", wide, vocab)
 	} else {
@@ -92,8 +88,12 @@ func parts(f *File, s *Shape) ([]part, error) {
 
 // layerRecipe writes down all a layer's result depends on besides its weights.
 func (s Shape) layerRecipe() string {
-	return fmt.Sprintf("heads=%d kv=%d headdim=%d ropedim=%d base=%x scale=%x eps=%x",
+	r := fmt.Sprintf("heads=%d kv=%d headdim=%d ropedim=%d base=%x scale=%x eps=%x",
 		s.Heads, s.KVHeads, s.HeadDim, s.RopeDim, s.RopeBase, s.RopeScale, s.Eps)
+	if s.RopeNeoX {
+		r += " neox"
+	}
+	return r // biases and norms show in the roles
 }
 
 // partBuilder takes tensors out of a file and keeps the first error.
@@ -103,14 +103,13 @@ type partBuilder struct {
 	err  error
 }
 
-// vector adds a norm or factor: always f32.
-func (b *partBuilder) vector(p *part, name string, n uint64) {
-	i := strings.LastIndexByte(strings.TrimSuffix(name, ".weight"), '.')
+// vector adds a norm, bias or factor, always f32, under the role it plays.
+func (b *partBuilder) vector(p *part, name, as string, n uint64) {
 	if t, ok := b.take(name, n); ok {
 		if t.Type != F32 {
 			b.fail(fmt.Errorf("tensor %q has type %s: want f32", name, t.Type))
 		}
-		p.roles = append(p.roles, role{name[i+1:], t})
+		p.roles = append(p.roles, role{as, t})
 	}
 }
 

@@ -42,14 +42,8 @@ func (m Prepare) check() error {
 	if len(m.Next) > MaxID {
 		err = errors.Join(err, fmt.Errorf("next node of %d bytes, want at most %d", len(m.Next), MaxID))
 	}
-	t := m.Sampling.Temperature
-	if !(t >= 0 && t <= 100) { // also refuses NaN
-		err = errors.Join(err, fmt.Errorf("temperature is %v, want 0 to 100", t))
-	}
-	for _, p := range [...]float32{m.Sampling.TopP, m.Sampling.MinP} {
-		if !(p >= 0 && p <= 1) {
-			err = errors.Join(err, fmt.Errorf("top_p or min_p is %v, want 0 to 1", p))
-		}
+	if bad := m.Sampling.Check(); bad != nil {
+		err = errors.Join(err, bad)
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -107,7 +108,7 @@ func TestBatchDescribesParts(t *testing.T) {
 	b.send(item("s", 1, 0, 5, true, true))
 	x := b.running()
 	part := x.Parts[0]
-	if !part.Sample || part.Sampling != p.Sampling || len(part.History) != 5 || part.Pos != 0 || len(part.Rows) != 5*width {
+	if !part.Sample || !reflect.DeepEqual(part.Sampling, p.Sampling) || len(part.History) != 5 || part.Pos != 0 || len(part.Rows) != 5*width {
 		t.Errorf("part %+v", part)
 	}
 	b.finish(x)

@@ -220,7 +220,8 @@ func synthCommand() *cli.Command {
 			&cli.IntFlag{Name: "ffn", Usage: "width of the feed-forward part"},
 			&cli.IntFlag{Name: "vocab", Usage: "tokens"},
 			&cli.IntFlag{Name: "context", Usage: "positions"},
-			&cli.StringFlag{Name: "type", Usage: "format of the matrices: f32, f16 or q8_0"},
+			&cli.StringFlag{Name: "arch", Usage: "llama, mistral3, qwen2 or qwen3"},
+			&cli.StringFlag{Name: "type", Usage: "format of the matrices: f32, f16, bf16, q8_0, q4_0, q4_k or q6_k"},
 			&cli.Uint64Flag{Name: "seed", Usage: "equal seeds give equal files"},
 			&cli.BoolFlag{Name: "tied", Usage: "the head uses the embedding's matrix"},
 			&cli.StringFlag{Name: "name", Usage: "name in the file"},
@@ -284,6 +285,9 @@ func synthSpec(c *cli.Context) (model.SynthSpec, error) {
 			return spec, usageError("flag --type: %w", err)
 		}
 		spec.Type = t
+	}
+	if c.IsSet("arch") {
+		spec.Arch = c.String("arch")
 	}
 	if c.IsSet("seed") {
 		spec.Seed = c.Uint64("seed")

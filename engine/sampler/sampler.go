@@ -1,10 +1,11 @@
 // Package sampler chooses a token from logits. The choice is a pure function of
-// (logits, kevlard.Sampling, position): randomness is one number from a
+// (logits, history, kevlard.Sampling, position): randomness is one number from a
 // counter-based generator keyed by the seed and the position, so any node that
-// has the same logits chooses the same token, in whatever order positions are
-// sampled, and a failover changes nothing.
+// has the same logits and tokens chooses the same token, in whatever order
+// positions are sampled, and a failover changes nothing.
 //
-// The order is: temperature, then top-k, then top-p (of the mass that top-k
+// The order is: bias, then the repetition penalty, then frequency and presence,
+// then bans; then temperature, then top-k, then top-p (of the mass that top-k
 // left), then min-p (relative to the best token), then one draw. Equal logits
 // rank by token id. Sums run in a fixed order and every product is rounded before
 // it is added, so that no compiler may fuse them.
@@ -35,41 +36,34 @@ func before(a, b candidate) bool {
 // goroutine may use it at a time.
 type Sampler struct {
 	cands, kept []candidate
-}
-
-// Check refuses parameters outside their range, naming the field.
-func Check(s kevlard.Sampling) error {
-	bad := func(name string, v any, want string) error {
-		return fmt.Errorf("sampling: %s is %v: want %s", name, v, want)
-	}
-	switch {
-	case !(s.Temperature >= 0) || math.IsInf(float64(s.Temperature), 0):
-		return bad("temperature", s.Temperature, "0 (greedy) or more")
-	case s.TopK < 0:
-		return bad("top_k", s.TopK, "0 (all) or more")
-	case !(s.TopP >= 0 && s.TopP <= 1):
-		return bad("top_p", s.TopP, "0 to 1")
-	case !(s.MinP >= 0 && s.MinP <= 1):
-		return bad("min_p", s.MinP, "0 to 1")
-	}
-	return nil
+	adjusted    []float32
+	tallies     []tally // all zero between calls
+	seen        []kevlard.Token
 }
 
 // Sample is Sampler.Sample with fresh working memory.
-func Sample(logits []float32, s kevlard.Sampling, pos int) (kevlard.Token, error) {
-	return new(Sampler).Sample(logits, s, pos)
+func Sample(logits []float32, history []kevlard.Token, s kevlard.Sampling, pos int) (kevlard.Token, error) {
+	return new(Sampler).Sample(logits, history, s, pos)
 }
 
 // Sample returns the token for position pos (the position that the new token
-// will have). Minus infinity excludes a token. It is an error when a logit is NaN
-// or plus infinity, when none is finite, or when s is out of range.
-func (m *Sampler) Sample(logits []float32, s kevlard.Sampling, pos int) (kevlard.Token, error) {
-	if err := Check(s); err != nil {
+// will have). history is the session's tokens before it; Recent of them is enough.
+// Minus infinity excludes a token. It is an error when a logit is NaN or plus
+// infinity, when none is finite or all that are are banned, or when s is out of
+// range.
+func (m *Sampler) Sample(logits []float32, history []kevlard.Token, s kevlard.Sampling, pos int) (kevlard.Token, error) {
+	if err := s.Check(); err != nil {
 		return 0, err
 	}
 	best, err := argmax(logits)
 	if err != nil {
 		return 0, err
+	}
+	if adjusted := m.adjust(logits, history, s, pos); adjusted != nil {
+		logits = adjusted
+		if best, err = argmax(logits); err != nil {
+			return 0, fmt.Errorf("with bans: %w", err)
+		}
 	}
 	if s.Temperature == 0 || s.TopK == 1 {
 		return kevlard.Token(best), nil

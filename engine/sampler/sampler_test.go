@@ -40,7 +40,11 @@ func TestPhilox(t *testing.T) {
 
 // plain is the definition, written without regard for speed: sort all, cut, cut,
 // cut, draw.
-func plain(logits []float32, s kevlard.Sampling, pos int) kevlard.Token {
+func plain(logits []float32, history []kevlard.Token, s kevlard.Sampling, pos int) kevlard.Token {
+	logits = slices.Clone(logits)
+	for i := range logits {
+		logits[i] = plainLogit(logits[i], kevlard.Token(i), history, s, pos)
+	}
 	var ids []int
 	best := math.Inf(-1)
 	for i, v := range logits {
@@ -99,14 +103,58 @@ func plain(logits []float32, s kevlard.Sampling, pos int) kevlard.Token {
 	return kevlard.Token(ids[len(ids)-1])
 }
 
+// plainLogit is the definition of bias, penalties and bans for one token.
+func plainLogit(v float32, token kevlard.Token, history []kevlard.Token, s kevlard.Sampling, pos int) float32 {
+	if math.IsInf(float64(v), -1) {
+		return v
+	}
+	for _, b := range s.Bias {
+		if b.Token == token {
+			v += b.Bias
+		}
+	}
+	seen, generated := false, 0
+	for i, t := range history {
+		if back := len(history) - i; t == token && back <= 8192 {
+			seen = true
+			if pos-back >= s.Prompt {
+				generated++
+			}
+		}
+	}
+	if seen && s.Repetition != 0 && v > 0 {
+		v /= s.Repetition
+	} else if seen && s.Repetition != 0 {
+		v *= s.Repetition
+	}
+	if generated > 0 {
+		v -= float32(float32(generated) * s.Frequency)
+		v -= s.Presence
+	}
+	if pos < s.BanUntil && slices.Contains(s.Ban, token) {
+		return float32(math.Inf(-1))
+	}
+	return v
+}
+
 func anySampling(t *rapid.T) kevlard.Sampling {
-	return kevlard.Sampling{
-		Temperature: rapid.SampledFrom([]float32{0, 1e-30, 0.1, 0.7, 1, 5, 1e30}).Draw(t, "temperature"),
+	s := kevlard.Sampling{
+		Temperature: rapid.SampledFrom([]float32{0, 1e-30, 0.1, 0.7, 1, 5, 100}).Draw(t, "temperature"),
 		TopK:        rapid.IntRange(0, 50).Draw(t, "top_k"),
 		TopP:        rapid.Float32Range(0, 1).Draw(t, "top_p"),
 		MinP:        rapid.SampledFrom([]float32{0, 0, 0.01, 0.2, 1}).Draw(t, "min_p"),
 		Seed:        rapid.Uint64().Draw(t, "seed"),
+		Repetition:  rapid.SampledFrom([]float32{0, 0, 1, 1.3, 0.5}).Draw(t, "repetition"),
+		Presence:    rapid.SampledFrom([]float32{0, 0, -2, 0.7}).Draw(t, "presence"),
+		Frequency:   rapid.SampledFrom([]float32{0, 0, -0.3, 1.1}).Draw(t, "frequency"),
+		Prompt:      rapid.IntRange(0, 60).Draw(t, "prompt"),
+		BanUntil:    rapid.IntRange(0, 60).Draw(t, "ban until"),
 	}
+	s.Bias = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) kevlard.TokenBias {
+		return kevlard.TokenBias{Token: rapid.Int32Range(0, 90).Draw(t, "token"), Bias: rapid.SampledFrom([]float32{-100, -1, 0.5, 7}).Draw(t, "bias")}
+	}), 0, 4).Draw(t, "bias")
+	s.Ban = rapid.SliceOfN(rapid.Int32Range(1, 90), 0, 4).Draw(t, "ban")
+	return s
 }
 
 // TestAgainstPlain: the same token as the definition, whatever the parameters,
@@ -120,19 +168,20 @@ func TestAgainstPlain(t *testing.T) {
 			}
 			return float32(rapid.IntRange(-40, 40).Draw(t, "logit")) / 4 // many ties
 		}), 1, 80).Draw(t, "logits")
-		logits[rapid.IntRange(0, len(logits)-1).Draw(t, "finite")] = 1
+		logits[0] = 1 // never banned
 		s := anySampling(t)
-		pos := rapid.IntRange(0, 1<<20).Draw(t, "pos")
+		history := rapid.SliceOfN(rapid.Int32Range(0, 90), 0, 60).Draw(t, "history")
+		pos := len(history)
 		before := slices.Clone(logits)
-		got, err := m.Sample(logits, s, pos)
+		got, err := m.Sample(logits, history, s, pos)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := plain(logits, s, pos); got != want {
+		if want := plain(logits, history, s, pos); got != want {
 			t.Fatalf("token %d, want %d", got, want)
 		}
-		if again, err := Sample(logits, s, pos); err != nil || again != got {
-			t.Fatalf("the second time token %d (%v), first %d", again, err, got)
+		if again, err := Sample(logits, Recent(history, s), s, pos); err != nil || again != got {
+			t.Fatalf("from the recent history token %d (%v), first %d", again, err, got)
 		}
 		if !slices.Equal(logits, before) {
 			t.Fatal("the logits were changed")
@@ -157,7 +206,7 @@ func TestDistribution(t *testing.T) {
 		const draws = 40000
 		count := map[kevlard.Token]float64{}
 		for pos := range draws {
-			token, err := Sample(logits, s, pos)
+			token, err := Sample(logits, nil, s, pos)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -230,10 +279,82 @@ func TestErrors(t *testing.T) {
 		{ok, kevlard.Sampling{TopP: 1.5}, "top_p"},
 		{ok, kevlard.Sampling{TopP: nan}, "top_p"},
 		{ok, kevlard.Sampling{MinP: -0.1}, "min_p"},
+		{ok, kevlard.Sampling{Repetition: -1}, "repetition_penalty is -1: want 0.01 to 100"},
+		{ok, kevlard.Sampling{Repetition: nan}, "repetition_penalty"},
+		{ok, kevlard.Sampling{Presence: 2.5}, "presence_penalty is 2.5: want -2 to 2"},
+		{ok, kevlard.Sampling{Frequency: -inf}, "frequency_penalty"},
+		{ok, kevlard.Sampling{Prompt: -1}, "prompt"},
+		{ok, kevlard.Sampling{Bias: make([]kevlard.TokenBias, kevlard.MaxBias+1)}, "logit_bias is 1025 entries long: want at most 1024"},
+		{ok, kevlard.Sampling{Bias: []kevlard.TokenBias{{Token: 1, Bias: 101}}}, "logit_bias is 101 for token 1: want -100 to 100"},
+		{ok, kevlard.Sampling{Bias: []kevlard.TokenBias{{Token: -1}}}, "logit_bias"},
+		{ok, kevlard.Sampling{Ban: make([]kevlard.Token, kevlard.MaxBan+1)}, "ban is 65 tokens long"},
+		{ok, kevlard.Sampling{Ban: []kevlard.Token{-2}}, "ban is for token -2"},
+		{ok, kevlard.Sampling{BanUntil: -1}, "ban_until"},
+		{ok, kevlard.Sampling{Ban: []kevlard.Token{0, 1}, BanUntil: 1}, "none of 2"},
 	} {
-		if _, err := Sample(c.logits, c.s, 0); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Sample(c.logits, nil, c.s, 0); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v %+v: error %v, want one with %q", c.logits, c.s, err, c.want)
 		}
+	}
+}
+
+// TestBan: a banned token is chosen from BanUntil on and never before it, even by
+// the greedy choice.
+func TestBan(t *testing.T) {
+	s := kevlard.Sampling{Ban: []kevlard.Token{2, 2, 7}, BanUntil: 10}
+	for pos := range 20 {
+		got, err := Sample([]float32{1, 3, 9, 2}, nil, s, pos)
+		want := kevlard.Token(1)
+		if pos >= 10 {
+			want = 2
+		}
+		if err != nil || got != want {
+			t.Errorf("position %d: token %d (%v), want %d", pos, got, err, want)
+		}
+	}
+}
+
+// TestWindow: what is older than the window changes nothing, and the whole history
+// and its recent part give the same token.
+func TestWindow(t *testing.T) {
+	s := kevlard.Sampling{Presence: 2, Repetition: 2}
+	history := make([]kevlard.Token, Window+1)
+	for i := range history {
+		history[i] = 3
+	}
+	history[0] = 1
+	logits := []float32{1, 1.5, 0, 9}
+	for _, c := range []struct {
+		history []kevlard.Token
+		want    kevlard.Token
+	}{{history, 3}, {history[:Window], 3}, {append(history, 1), 3}} {
+		got, err := Sample(logits, c.history, s, len(c.history))
+		recent, err2 := Sample(logits, Recent(c.history, s), s, len(c.history))
+		if err != nil || err2 != nil || got != c.want || recent != got {
+			t.Errorf("token %d and %d (%v, %v), want %d", got, recent, err, err2, c.want)
+		}
+	}
+	logits[3] = -1
+	for n, want := range map[int]kevlard.Token{Window: 0, Window + 1: 1} { // 1 is forgotten in the second
+		if got, err := Sample(logits, history[:n], s, n); err != nil || got != want {
+			t.Errorf("%d tokens: token %d (%v), want %d", n, got, err, want)
+		}
+	}
+}
+
+// TestExtremes: arithmetic that leaves the range of float32 excludes no token and
+// makes no infinity.
+func TestExtremes(t *testing.T) {
+	logits := []float32{-3e38, 3e38, float32(math.Inf(-1))}
+	history := []kevlard.Token{0, 1, 2}
+	for _, s := range []kevlard.Sampling{{Repetition: 100}, {Repetition: 0.01}, {Repetition: 0.01, Frequency: -2, Temperature: 1}} {
+		if got, err := Sample(logits, history, s, 3); err != nil || got != 1 {
+			t.Errorf("%+v: token %d (%v), want 1", s, got, err)
+		}
+	}
+	s := kevlard.Sampling{Repetition: 100, Ban: []kevlard.Token{1}, BanUntil: 4}
+	if got, err := Sample(logits, history, s, 3); err != nil || got != 0 {
+		t.Errorf("token %d (%v), want 0", got, err)
 	}
 }
 
@@ -244,14 +365,18 @@ func BenchmarkSample(b *testing.B) {
 		logits[i] = float32(rng.NormFloat64() * 2)
 	}
 	for name, s := range map[string]kevlard.Sampling{
-		"greedy": {}, "temperature": {Temperature: 1}, "top-k": {Temperature: 0.7, TopK: 40, TopP: 0.9}, "top-p": {Temperature: 0.7, TopP: 0.9},
+		"greedy": {}, "penalties": {Repetition: 1.1, Presence: 1}, "temperature": {Temperature: 1}, "top-k": {Temperature: 0.7, TopK: 40, TopP: 0.9}, "top-p": {Temperature: 0.7, TopP: 0.9},
 	} {
 		b.Run(name, func(b *testing.B) {
 			var m Sampler
 			b.ReportAllocs()
-			pos := 0
+			history := make([]kevlard.Token, 4096)
+			for i := range history {
+				history[i] = kevlard.Token(i * 17)
+			}
+			pos := len(history)
 			for b.Loop() {
-				if _, err := m.Sample(logits, s, pos); err != nil {
+				if _, err := m.Sample(logits, history, s, pos); err != nil {
 					b.Fatal(err)
 				}
 				pos++

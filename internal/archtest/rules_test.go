@@ -19,6 +19,7 @@ func imports() map[string][]string {
 		"membership/memtransport": {},
 		"mesh":                    {""},
 		"model":                   {""},
+		"model/chat":              {},
 		"model/fairy":             {},
 		"engine":                  {"", "engine/sampler", "model"},
 		"engine/sampler":          {""},
@@ -30,7 +31,7 @@ func imports() map[string][]string {
 		// Wiring.
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/devmesh", "internal/devmesh/load",
-			"internal/lifecycle", "model", "node", "stage", "topology",
+			"internal/lifecycle", "membership", "model", "model/chat", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
 
@@ -98,7 +99,6 @@ func cgo() map[string]string {
 func mutable() map[string]string {
 	return map[string]string{
 		"engine.computeMu":              "the library's compute is not safe for two backends of one process",
-		"engine.layerTensors":           "a list of names that is only read",
 		"cmd/kevlard.release":           "set by the linker",
 		"cmd/kevlard/config.openTables": "a list of names that is only read",
 	}

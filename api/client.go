@@ -99,8 +99,17 @@ func (c *Client) Events(ctx context.Context, since time.Duration, follow bool, e
 // Generate runs one completion; body is that of POST /v1/completions. Every line of
 // the answer goes to emit.
 func (c *Client) Generate(ctx context.Context, body any, emit func(Chunk) error) error {
+	return c.complete(ctx, "/generate", body, emit)
+}
+
+// Chat is like Generate, with a body of POST /v1/chat/completions.
+func (c *Client) Chat(ctx context.Context, body any, emit func(Chunk) error) error {
+	return c.complete(ctx, "/chat", body, emit)
+}
+
+func (c *Client) complete(ctx context.Context, path string, body any, emit func(Chunk) error) error {
 	ended := false
-	err := stream(ctx, c, http.MethodPost, "/generate", body, func(chunk Chunk) error {
+	err := stream(ctx, c, http.MethodPost, path, body, func(chunk Chunk) error {
 		if chunk.Error != nil {
 			// The answer had begun, so the HTTP status was 200; the line has its own.
 			chunk.Error.Status = cmp.Or(chunk.Status, http.StatusInternalServerError)
@@ -110,7 +119,7 @@ func (c *Client) Generate(ctx context.Context, body any, emit func(Chunk) error)
 		return emit(chunk)
 	})
 	if err == nil && !ended {
-		return fmt.Errorf("generate: the daemon at %s broke off its answer: see its log", c.path)
+		return fmt.Errorf("%s: the daemon at %s broke off its answer: see its log", path[1:], c.path)
 	}
 	return err
 }

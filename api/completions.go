@@ -3,47 +3,30 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"time"
 
 	"github.com/kevlard/kevlard"
-	"github.com/oklog/ulid/v2"
 )
 
 // sessionHeader names the session, in requests and answers.
 const sessionHeader = "X-Kevlard-Session"
-
-// completionAnswer is the JSON of an answer and of a chunk of a streamed one.
-type completionAnswer struct {
-	ID      string             `json:"id"`
-	Object  string             `json:"object"`
-	Created int64              `json:"created"`
-	Model   string             `json:"model"`
-	Choices []completionChoice `json:"choices"`
-	Usage   json.RawMessage    `json:"usage,omitempty"` // null in chunks before the one with usage
-}
-
-type completionChoice struct {
-	Index        int             `json:"index"`
-	Text         string          `json:"text"`
-	Logprobs     *struct{}       `json:"logprobs"` // always null: not built yet
-	FinishReason *string         `json:"finish_reason"`
-	TokenIDs     []kevlard.Token `json:"token_ids,omitempty"` // with return_token_ids
-}
-
-type usage struct {
-	PromptTokens     int `json:"prompt_tokens"`
-	CompletionTokens int `json:"completion_tokens"`
-	TotalTokens      int `json:"total_tokens"`
-}
 
 // errStopping ends requests that outlive the shutdown.
 var errStopping = newError(http.StatusServiceUnavailable, "node_stopping", "this node is stopping: send the request to another node")
 
 // completions answers POST /v1/completions.
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+	s.complete(w, r, new(completionBody))
+}
+
+// chat answers POST /v1/chat/completions.
+func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	s.complete(w, r, new(chatBody))
+}
+
+func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBody) {
 	if !allow(w, r, http.MethodPost) {
 		return
 	}
@@ -54,43 +37,54 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		writeError(w, newError(http.StatusTooManyRequests, "overloaded", "%d requests are running on this node, which is its limit: try again", cap(s.inFlight)))
 		return
 	}
-	var body completionBody
-	if err := readBody(w, r, maxBody, &body); err != nil {
+	if err := readBody(w, r, maxBody, body); err != nil {
 		writeError(w, err)
 		return
 	}
-	if body.Session == "" {
-		body.Session = r.Header.Get(sessionHeader)
+	if err := nameSession(body.common(), r.Header.Get(sessionHeader)); err != nil {
+		writeError(w, err)
+		return
 	}
 	c, bad := body.check(s.gen.Models())
 	if bad != nil {
 		writeError(w, bad)
 		return
 	}
+	if client := clientName(r.Context()); client != "" && c.label != "" {
+		// Clients cannot see, nor block, the sessions of others.
+		c.gen.Session = kevlard.SessionID(client + ":" + c.label)
+	}
+	if c.label != "" { // also with an error, such as session_busy
+		w.Header().Set(sessionHeader, c.label)
+	}
 	stream, err := s.gen.Generate(r.Context(), c.gen)
 	if err != nil {
 		writeError(w, asError(err))
 		return
 	}
-	w.Header().Set(sessionHeader, string(cmp.Or(c.gen.Session, stream.ID())))
-	answer := completionAnswer{
-		ID: "cmpl-" + ulid.Make().String(), Object: "text_completion", Created: time.Now().Unix(), Model: c.model.Name,
-	}
+	w.Header().Set(sessionHeader, cmp.Or(c.label, string(stream.ID())))
 	if c.stream {
-		s.streamed(w, r.Context(), c, stream, answer)
+		s.streamed(w, r.Context(), c, stream, body.form(c))
 	} else {
-		s.collected(w, r.Context(), c, stream, answer)
+		s.collected(w, r.Context(), c, stream, body.form(c))
 	}
 }
 
+// nameSession takes the session's id from the header, unless the body has it.
+func nameSession(b *fields, header string) *Error {
+	if b.Session != "" && header != "" && b.Session != header {
+		return badField("session", "session and the header %s name different sessions: give one of them", sessionHeader)
+	}
+	b.Session = cmp.Or(b.Session, header)
+	return nil
+}
+
 // collected answers with one document.
-func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, answer completionAnswer) {
-	choice := completionChoice{Text: c.echoText}
+func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, f form) {
+	var whole piece
 	add := func(p piece) error {
-		choice.Text += p.text
-		if c.tokenIDs {
-			choice.TokenIDs = append(choice.TokenIDs, p.tokens...)
-		}
+		whole.text += p.text
+		whole.tokens = append(whole.tokens, p.tokens...)
 		return nil
 	}
 	end, err := c.run(ctx, stream, add)
@@ -102,50 +96,27 @@ func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *comple
 		return
 	}
 	_ = add(end.last)
-	choice.FinishReason = &end.reason
-	answer.Choices = []completionChoice{choice}
-	answer.Usage = c.usageOf(end)
 	s.logEnd(ctx, c, stream, end, nil)
-	writeJSON(w, http.StatusOK, answer)
+	writeJSON(w, http.StatusOK, f.document(whole, end.reason, c.usageOf(end)))
 }
 
 // streamed answers with server-sent events.
-func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, answer completionAnswer) {
+func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, f form) {
 	events := newSSE(w)
-	if c.usage {
-		answer.Usage = json.RawMessage("null")
-	}
-	chunk := func(p piece, reason *string) error {
-		choice := completionChoice{Text: p.text, FinishReason: reason}
-		if c.tokenIDs {
-			choice.TokenIDs = p.tokens
+	send := func(chunks []any) error {
+		for _, chunk := range chunks {
+			if err := events.data(chunk); err != nil {
+				return err
+			}
 		}
-		answer.Choices = []completionChoice{choice}
-		return events.data(answer)
+		return nil
 	}
-	echoed := !c.echo
-	emit := func(p piece) error {
-		if !echoed {
-			// The prompt goes out once something follows it, so that an error before
-			// the first token still has an HTTP status.
-			echoed = true
-			p.text = c.echoText + p.text
-		}
-		if p.text == "" && !c.tokenIDs {
-			return nil
-		}
-		return chunk(p, nil)
-	}
-	end, err := c.run(ctx, stream, emit)
+	end, err := c.run(ctx, stream, func(p piece) error { return send(f.chunks(p, nil)) })
 	s.logEnd(ctx, c, stream, end, err)
 	if err == nil {
-		if !echoed {
-			end.last.text = c.echoText + end.last.text
-		}
-		err = chunk(end.last, &end.reason)
+		err = send(f.chunks(end.last, &end.reason))
 		if err == nil && c.usage {
-			answer.Choices, answer.Usage = []completionChoice{}, c.usageOf(end)
-			err = events.data(answer)
+			err = events.data(f.usage(c.usageOf(end)))
 		}
 		if err == nil {
 			_ = events.raw("[DONE]") // a failed write means that the client is gone
@@ -175,15 +146,6 @@ func clientError(ctx context.Context, err error) *Error {
 		return errStopping
 	}
 	return nil
-}
-
-func (c *completion) usageOf(end ending) json.RawMessage {
-	u := usage{PromptTokens: len(c.gen.Prompt), CompletionTokens: end.tokens, TotalTokens: len(c.gen.Prompt) + end.tokens}
-	body, err := json.Marshal(u)
-	if err != nil {
-		panic("api: usage does not marshal: " + err.Error())
-	}
-	return body
 }
 
 // logEnd logs how a request ended, and its failovers, which OpenAI's JSON has no

@@ -49,6 +49,7 @@ type Node interface {
 //	POST /join {"addrs": [...]}  /leave {"timeout_ms": n}           one document
 //	POST /drain {"node": "", "undo": false}  /force-leave {"node"}  {}
 //	POST /generate, body as POST /v1/completions                    JSON lines, see Chunk
+//	POST /chat, body as POST /v1/chat/completions                   the same
 //	GET  /debug/pprof/...
 //
 // Errors are an HTTP status and {"error": {...}} as in the API.
@@ -71,7 +72,7 @@ func NewControl(l net.Listener, node Node, gen Generator, v Version, log *slog.L
 // Run serves until ctx ends. Requests under way are ended then: the CLI waits for
 // none longer than that.
 func (c *Control) Run(ctx context.Context) error {
-	return serve(ctx, c.listener, c.handler, 0, c.log)
+	return serve(ctx, c.listener, c.handler, nil, 0, c.log)
 }
 
 func (c *Control) routes() http.Handler {
@@ -85,7 +86,8 @@ func (c *Control) routes() http.Handler {
 	document("/status", func(*http.Request) any { return c.node.Status() })
 	document("/version", func(*http.Request) any { return c.version })
 	mux.HandleFunc("GET /events", c.events)
-	mux.HandleFunc("POST /generate", c.generate)
+	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { c.generate(w, r, Complete) })
+	mux.HandleFunc("POST /chat", func(w http.ResponseWriter, r *http.Request) { c.generate(w, r, CompleteChat) })
 	command(mux, "/join", func(ctx context.Context, q joinQuery) (any, error) { return answer(c.node.Join(ctx, q.Addrs)) })
 	command(mux, "/leave", func(ctx context.Context, q leaveQuery) (any, error) {
 		return answer(c.node.Leave(ctx, time.Duration(q.TimeoutMS)*time.Millisecond))

@@ -47,8 +47,8 @@ func Failovers(in []kevlard.Failover) []Failover {
 	return out
 }
 
-// generate answers POST /generate.
-func (c *Control) generate(w http.ResponseWriter, r *http.Request) {
+// generate answers POST /generate and POST /chat.
+func (c *Control) generate(w http.ResponseWriter, r *http.Request, complete func(context.Context, Generator, io.Reader, func(Chunk) error) error) {
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // a test's writer has no deadlines
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
@@ -58,7 +58,7 @@ func (c *Control) generate(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := newLines(w)
-	err = Complete(r.Context(), c.gen, bytes.NewReader(body), func(chunk Chunk) error { return out.write(chunk) })
+	err = complete(r.Context(), c.gen, bytes.NewReader(body), func(chunk Chunk) error { return out.write(chunk) })
 	if err == nil {
 		return
 	}
@@ -78,13 +78,21 @@ func (c *Control) generate(w http.ResponseWriter, r *http.Request) {
 // an error the answer is not complete; one that the request is to blame for, or the
 // generator, is an *Error.
 func Complete(ctx context.Context, gen Generator, body io.Reader, emit func(Chunk) error) error {
-	var b completionBody
-	if err := decodeBody(body, &b); err != nil {
+	return complete(ctx, gen, new(completionBody), body, emit)
+}
+
+// CompleteChat is like Complete, with a body of POST /v1/chat/completions.
+func CompleteChat(ctx context.Context, gen Generator, body io.Reader, emit func(Chunk) error) error {
+	return complete(ctx, gen, new(chatBody), body, emit)
+}
+
+func complete(ctx context.Context, gen Generator, b requestBody, body io.Reader, emit func(Chunk) error) error {
+	if err := decodeBody(body, b); err != nil {
 		return err
 	}
 	models := gen.Models()
-	if b.Model == "" && len(models) > 0 {
-		b.Model = models[0].ID.String() // people at a shell mean the model there is
+	if b.common().Model == "" && len(models) > 0 {
+		b.common().Model = models[0].ID.String() // people at a shell mean the model there is
 	}
 	c, bad := b.check(models)
 	if bad != nil {

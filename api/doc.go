@@ -3,15 +3,19 @@
 // administrators of the machine.
 //
 // It decides nothing. A request is checked against the model, turned into token
-// ids and handed to a [Generator]; the tokens that come back are turned into text
-// and written down in the form the client asked for. Every way in ends in one
-// place, session.run, so that stop strings, usage and errors are the same
-// everywhere.
+// ids (a chat by the model's template) and handed to a [Generator]; the tokens that
+// come back are turned into text and written down in the form the client asked for.
+// Every way in ends in one place, completion.run, so that stop strings, usage and
+// errors are the same everywhere.
 //
 // An error before the first byte of the answer is an HTTP status and OpenAI's
 // error envelope. Once a stream has begun the status is sent, so a later error is
 // an event of its own, after which the stream ends without a finish_reason and
 // without [DONE]: a client can always tell an answer from half an answer.
+//
+// With a keys file, every request but the probes /healthz and /readyz needs a key
+// in its Authorization header, and the sessions of different keys have different
+// names. An address that other hosts reach needs a keys file.
 //
 // Goroutines belong to the HTTP servers; Run returns after all of them ended.
 package api

@@ -26,12 +26,14 @@ type Model struct {
 	Vocab     int // token ids are [0,Vocab)
 	Created   time.Time
 	Tokenizer Tokenizer // nil: this node lacks the model file
+	Chat      Chat      // nil: this node lacks the model file
 }
 
 // Tokenizer turns text into token ids and back.
 type Tokenizer interface {
-	// Encode returns the ids of a prompt, with the begin-of-sequence token where the
-	// model wants one.
+	// Encode returns the ids of a prompt or a rendered chat. The names of special
+	// tokens in it become those tokens, and it begins with the begin-of-sequence token
+	// exactly once where the model wants one, even if the text has it already.
 	Encode(text string) ([]kevlard.Token, error)
 	NewDecoder() Decoder
 	// EndOfGeneration lists the tokens that end an answer.

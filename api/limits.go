@@ -19,6 +19,19 @@ const (
 	// maxSessionName is the most characters of a client's name for a session; a longer one is
 	// answered 400.
 	maxSessionName = 64
+	// defaultChatTokens bounds the answer to a chat that names no limit, as stages
+	// reserve room for all of it; the answer then ends with finish_reason length.
+	defaultChatTokens = 2048
+	// maxMessages is the most messages of a chat, and maxParts the most parts of one;
+	// more are answered 400.
+	maxMessages = 4096
+	maxParts    = 1024
+	// maxKeys is the most API keys, maxKeyName the most characters of a key's name
+	// (which, with a session id, fits what the mesh takes), and maxKeysFile the most
+	// bytes of a keys file; a file with more is refused.
+	maxKeys     = 4096
+	maxKeyName  = 36
+	maxKeysFile = 1 << 20
 	// maxControlBody is the most bytes of a control request; a larger one is answered
 	// 413. Prompts arrive here too.
 	maxControlBody = maxBody

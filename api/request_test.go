@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -42,7 +43,8 @@ func TestBadRequests(t *testing.T) {
 		{"max_tokens 0", `{"model":"toy","prompt":"a","max_tokens":0}`, 400, "max_tokens", "-", "max_tokens is 0: want at least 1"},
 		{"max_tokens text", `{"model":"toy","prompt":"a","max_tokens":"5"}`, 400, "max_tokens", "-", "max_tokens must be a whole number, not a string"},
 		{"max_tokens fraction", `{"model":"toy","prompt":"a","max_tokens":1.5}`, 400, "max_tokens", "-", "max_tokens must be a whole number, not 1.5"},
-		{"newer name wins", `{"model":"toy","prompt":"a","max_tokens":5,"max_completion_tokens":-1}`, 400, "max_completion_tokens", "-", "max_completion_tokens is -1: want at least 1"},
+		{"newer name", `{"model":"toy","prompt":"a","max_completion_tokens":-1}`, 400, "max_completion_tokens", "-", "max_completion_tokens is -1: want at least 1"},
+		{"both names", `{"model":"toy","prompt":"a","max_tokens":5,"max_completion_tokens":9}`, 400, "max_completion_tokens", "-", "max_completion_tokens is 9, but its older name max_tokens is 5: give one of them"},
 		{"min over max", `{"model":"toy","prompt":"a","max_tokens":5,"min_tokens":6}`, 400, "min_tokens", "-", "min_tokens is 6: want 0 to max_tokens, which is 5"},
 		{"too long", `{"model":"toy","prompt":"abc","max_tokens":98}`, 400, "prompt", "context_length_exceeded", "the model's context is 100 tokens, but the prompt has 3 and max_tokens is 98: shorten one of them"},
 		{"prompt alone too long", `{"model":"toy","prompt":"` + strings.Repeat("a", 101) + `"}`, 400, "prompt", "context_length_exceeded", "the model's context is 100 tokens, but the prompt has 101 and max_tokens is 16: shorten one of them"},
@@ -61,10 +63,17 @@ func TestBadRequests(t *testing.T) {
 		{"best_of", `{"model":"toy","prompt":"a","best_of":2}`, 400, "best_of", "unsupported_parameter", "best_of is 2: only 1 is supported"},
 		{"logprobs", `{"model":"toy","prompt":"a","logprobs":0}`, 400, "logprobs", "unsupported_parameter", "logprobs are not supported yet: leave the field out"},
 		{"suffix", `{"model":"toy","prompt":"a","suffix":"x"}`, 400, "suffix", "unsupported_parameter", "suffix is not supported: leave the field out"},
-		{"presence", `{"model":"toy","prompt":"a","presence_penalty":1}`, 400, "presence_penalty", "unsupported_parameter", "presence_penalty is not supported yet: only 0 is"},
-		{"frequency", `{"model":"toy","prompt":"a","frequency_penalty":1}`, 400, "frequency_penalty", "unsupported_parameter", "frequency_penalty is not supported yet: only 0 is"},
-		{"repetition", `{"model":"toy","prompt":"a","repetition_penalty":1.2}`, 400, "repetition_penalty", "unsupported_parameter", "repetition_penalty is not supported yet: only 1 is"},
-		{"logit_bias", `{"model":"toy","prompt":"a","logit_bias":{"1":2}}`, 400, "logit_bias", "unsupported_parameter", "logit_bias is not supported yet: leave the field out"},
+		{"presence", `{"model":"toy","prompt":"a","presence_penalty":2.5}`, 400, "presence_penalty", "-", "presence_penalty is 2.5: want -2 to 2"},
+		{"frequency", `{"model":"toy","prompt":"a","frequency_penalty":-3}`, 400, "frequency_penalty", "-", "frequency_penalty is -3: want -2 to 2"},
+		{"repetition", `{"model":"toy","prompt":"a","repetition_penalty":0}`, 400, "repetition_penalty", "-", "repetition_penalty is 0: want 0.01 to 100"},
+		{"logit_bias type", `{"model":"toy","prompt":"a","logit_bias":[1]}`, 400, "logit_bias", "-", `logit_bias must be an object of token ids and numbers, as in {"50256": -100}`},
+		{"logit_bias token", `{"model":"toy","prompt":"a","logit_bias":{"257":1}}`, 400, "logit_bias", "-", `logit_bias has "257", which is no token id: want 0 to 256`},
+		{"logit_bias word", `{"model":"toy","prompt":"a","logit_bias":{"the":1}}`, 400, "logit_bias", "-", `logit_bias has "the", which is no token id: want 0 to 256`},
+		{"logit_bias range", `{"model":"toy","prompt":"a","logit_bias":{"7":101}}`, 400, "logit_bias", "-", "logit_bias of token 7 must be a number from -100 to 100"},
+		{"logit_bias null", `{"model":"toy","prompt":"a","logit_bias":{"7":null}}`, 400, "logit_bias", "-", "logit_bias of token 7 must be a number from -100 to 100"},
+		{"logit_bias count", `{"model":"toy","prompt":"a","logit_bias":{` + strings.TrimSuffix(manyBiases(kevlard.MaxBias+1), ",") + `}}`, 400, "logit_bias", "-", "logit_bias has 1025 entries: at most 1024"},
+		{"response_format type", `{"model":"toy","prompt":"a","response_format":"text"}`, 400, "response_format", "-", "response_format must be an object, not a string"},
+		{"include_usage type", `{"model":"toy","prompt":"a","stream":true,"stream_options":{"include_usage":1}}`, 400, "stream_options.include_usage", "-", "stream_options.include_usage must be true or false, not a number"},
 		{"response_format", `{"model":"toy","prompt":"a","response_format":{"type":"json_object"}}`, 400, "response_format", "unsupported_parameter", "response_format is not supported yet: only text is"},
 		{"too large", `{"model":"toy","prompt":"` + strings.Repeat("a", maxBody) + `"}`, 413, "-", "request_too_large", "the body is larger than 4194304 bytes"},
 	} {
@@ -91,6 +100,15 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
+// manyBiases returns n entries of a logit_bias.
+func manyBiases(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `"%d":0,`, i)
+	}
+	return b.String()
+}
+
 // TestAccepted checks what becomes of the fields of good requests.
 func TestAccepted(t *testing.T) {
 	g := &toy{}
@@ -107,9 +125,18 @@ func TestAccepted(t *testing.T) {
 		{"one of an array", `{"model":"toy","prompt":["ab"]}`, func(r GenRequest) bool { return len(r.Prompt) == 2 }},
 		{"ids in an array", `{"model":"toy","prompt":[[5,6,7]]}`, func(r GenRequest) bool { return len(r.Prompt) == 3 }},
 		{"sampling", `{"model":"toy","prompt":"a","temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,"seed":-3}`, func(r GenRequest) bool {
-			return r.Sampling == kevlard.Sampling{TopP: 0.5, MinP: 0.1, Seed: ^uint64(2)}
+			return reflect.DeepEqual(r.Sampling, kevlard.Sampling{TopP: 0.5, MinP: 0.1, Seed: ^uint64(2)})
 		}},
-		{"limits", `{"model":"toy","prompt":"a","max_tokens":5,"max_completion_tokens":9,"min_tokens":2,"ignore_eos":true}`, func(r GenRequest) bool {
+		{"penalties", `{"model":"toy","prompt":"abc","temperature":0,"seed":1,"presence_penalty":1,"frequency_penalty":-2,"repetition_penalty":1.5}`, func(r GenRequest) bool {
+			return reflect.DeepEqual(r.Sampling, kevlard.Sampling{Seed: 1, Presence: 1, Frequency: -2, Repetition: 1.5, Prompt: 3})
+		}},
+		{"bias", `{"model":"toy","prompt":"a","temperature":0,"seed":1,"logit_bias":{"10":-100,"9":1.5}}`, func(r GenRequest) bool {
+			return reflect.DeepEqual(r.Sampling, kevlard.Sampling{Seed: 1, Bias: []kevlard.TokenBias{{Token: 9, Bias: 1.5}, {Token: 10, Bias: -100}}})
+		}},
+		{"no end before min_tokens", `{"model":"toy","prompt":"abc","temperature":0,"seed":1,"min_tokens":4}`, func(r GenRequest) bool {
+			return reflect.DeepEqual(r.Sampling, kevlard.Sampling{Seed: 1, Ban: []kevlard.Token{toyEOS}, BanUntil: 7}) && r.MinTokens == 4
+		}},
+		{"limits", `{"model":"toy","prompt":"a","max_tokens":9,"max_completion_tokens":9,"min_tokens":2,"ignore_eos":true}`, func(r GenRequest) bool {
 			return r.MaxTokens == 9 && r.MinTokens == 2 && r.IgnoreEOG
 		}},
 		{"exactly the context", `{"model":"toy","prompt":"ab","max_tokens":98}`, func(r GenRequest) bool { return r.MaxTokens == 98 }},

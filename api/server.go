@@ -3,6 +3,7 @@ package api
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,9 +15,13 @@ import (
 
 // Config says how a Server listens.
 type Config struct {
-	// Listen is host:port. Only loopback addresses are accepted as long as the API
-	// has no keys.
+	// Listen is host:port. One that other hosts reach needs KeysFile.
 	Listen string
+	// KeysFile lists the API keys, a line NAME:SHA256 each; see NewKey. Without it no
+	// key is needed.
+	KeysFile string
+	// TLSCert and TLSKey are PEM files; both or none.
+	TLSCert, TLSKey string
 	// MaxInFlight is how many completions run at once; more are answered 429. 0 means
 	// 256.
 	MaxInFlight int
@@ -31,37 +36,66 @@ type Server struct {
 	cfg      Config
 	gen      Generator
 	listener net.Listener
+	keys     *keyring      // nil: no key is needed
+	cert     *certificate  // nil: no TLS
 	inFlight chan struct{} // a semaphore: one entry for each running completion
 	handler  http.Handler
 }
 
-// NewServer listens, so that a taken port shows at once. metrics answers /metrics.
+// NewServer reads the keys and the certificate and listens, so that mistakes and a
+// taken port show at once. metrics answers /metrics.
 func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
-	if err := checkLoopback(cfg.Listen); err != nil {
+	s := &Server{cfg: cfg, gen: gen, inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight))}
+	var err error
+	if cfg.KeysFile != "" {
+		if s.keys, err = openKeyring(cfg.KeysFile); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.TLSCert != "" || cfg.TLSKey != "" {
+		if s.cert, err = openCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
+			return nil, err
+		}
+	}
+	local, err := isLoopback(cfg.Listen)
+	if err != nil {
 		return nil, fmt.Errorf("API listen address %s: %w", cfg.Listen, err)
 	}
-	listener, err := net.Listen("tcp", cfg.Listen)
-	if err != nil {
-		return nil, fmt.Errorf("listen for the API on %s (TCP): %w: choose another [api] listen, or stop what holds the port", cfg.Listen, err)
+	switch {
+	case !local && s.keys == nil:
+		return nil, fmt.Errorf("API listen address %s: other hosts reach it, which needs API keys: "+
+			"set [api] keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", cfg.Listen)
+	case !local && s.cert == nil:
+		cfg.Log.Warn("prompts and API keys travel unencrypted: set [api] tls_cert and tls_key, or trust the network", "listen", cfg.Listen)
 	}
-	s := &Server{
-		cfg: cfg, gen: gen, listener: listener,
-		inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight)),
+	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("listen for the API on %s (TCP): %w: choose another [api] listen, or stop what holds the port", cfg.Listen, err)
 	}
 	s.handler = s.routes(metrics)
 	return s, nil
 }
 
-// checkLoopback refuses addresses that other hosts reach.
-func checkLoopback(listen string) error {
+// isLoopback reports whether only this host reaches the address.
+func isLoopback(listen string) (bool, error) {
 	host, _, err := net.SplitHostPort(listen)
 	if err != nil {
-		return fmt.Errorf("want HOST:PORT: %w", err)
+		return false, fmt.Errorf("want HOST:PORT: %w", err)
 	}
-	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.IsLoopback() {
-		return nil
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback(), nil
+}
+
+// Reload reads the keys and the certificate again; requests under way go on. What
+// cannot be read stays as it was, and is in the error.
+func (s *Server) Reload() error {
+	var errs []error
+	if s.keys != nil {
+		errs = append(errs, s.keys.reload())
 	}
-	return errors.New("other hosts would reach it, which needs API keys, and those are not built yet: listen on 127.0.0.1 and put an authenticating proxy in front")
+	if s.cert != nil {
+		errs = append(errs, s.cert.reload())
+	}
+	return errors.Join(errs...)
 }
 
 // Addr returns the address that the server listens on.
@@ -72,10 +106,14 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 func (s *Server) routes(metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/v1/completions", s.completions)
-	mux.HandleFunc("/v1/models", s.models)
-	mux.HandleFunc("/v1/models/", s.model)
-	mux.Handle("/metrics", metrics)
+	keyed := func(path string, h http.Handler) { mux.Handle(path, s.keyed(h)) }
+	keyed("/v1/chat/completions", http.HandlerFunc(s.chat))
+	keyed("/v1/completions", http.HandlerFunc(s.completions))
+	keyed("/v1/models", http.HandlerFunc(s.models))
+	keyed("/v1/models/", http.HandlerFunc(s.model))
+	keyed("/metrics", metrics)
+	// Probes have no keys, and no share in the limit of requests: a node under load
+	// must not look dead.
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{"status": "ok"})
 	})
@@ -99,17 +137,18 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 
 // Run serves until ctx ends and open requests have ended too, or were ended.
 func (s *Server) Run(ctx context.Context) error {
-	return serve(ctx, s.listener, s.handler, s.cfg.Drain, s.cfg.Log)
+	return serve(ctx, s.listener, s.handler, s.cert.config(), s.cfg.Drain, s.cfg.Log)
 }
 
 // serve runs an HTTP server until ctx ends, gives open requests the drain time,
-// ends them with errStopping, and waits for them.
-func serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Duration, log *slog.Logger) error {
+// ends them with errStopping, and waits for them. Without secure it speaks plain HTTP.
+func serve(ctx context.Context, l net.Listener, h http.Handler, secure *tls.Config, drain time.Duration, log *slog.Logger) error {
 	// Requests outlive ctx until the drain time has passed.
 	requests, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	srv := &http.Server{
 		Handler:           h,
+		TLSConfig:         secure,
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
@@ -118,7 +157,11 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, drain time.Durat
 	}
 	stopped := make(chan error, 1)
 	unhook := context.AfterFunc(ctx, func() { stopped <- shutdown(ctx, srv, end, drain) })
-	err := srv.Serve(l)
+	listen := srv.Serve
+	if secure != nil {
+		listen = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+	}
+	err := listen(l)
 	if unhook() {
 		// Serve failed by itself: nobody has asked it to stop.
 		return errors.Join(fmt.Errorf("serve HTTP on %s: %w", l.Addr(), err), srv.Close())

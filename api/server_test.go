@@ -68,7 +68,7 @@ func TestKeepAlive(t *testing.T) {
 		s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, gen: g, inFlight: make(chan struct{}, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), 0, s.cfg.Log) }()
+		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), nil, 0, s.cfg.Log) }()
 		resp, err := l.client().Post("http://x/v1/completions", "", strings.NewReader(`{"model":"toy","prompt":"p","stream":true}`))
 		if err != nil {
 			t.Fatal(err)
@@ -99,7 +99,7 @@ func TestSlowFirstToken(t *testing.T) {
 		s := &Server{cfg: Config{Log: slog.New(slog.DiscardHandler)}, gen: g, inFlight: make(chan struct{}, 1)}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), 0, s.cfg.Log) }()
+		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), nil, 0, s.cfg.Log) }()
 		began := time.Now()
 		resp, err := l.client().Post("http://x/v1/completions", "", strings.NewReader(`{"model":"toy","prompt":"p","stream":true}`))
 		if err != nil {
@@ -134,7 +134,7 @@ func TestShutdown(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const drain = 3 * time.Second
-		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), drain, s.cfg.Log) }()
+		go func() { ended <- serve(ctx, l, s.routes(http.NotFoundHandler()), nil, drain, s.cfg.Log) }()
 		resp, err := l.client().Post("http://x/v1/completions", "", strings.NewReader(`{"model":"toy","prompt":"p","stream":true}`))
 		if err != nil {
 			t.Fatal(err)

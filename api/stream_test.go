@@ -73,7 +73,7 @@ func TestTranscripts(t *testing.T) {
 		{
 			"usage", `"prompt":"plain","max_tokens":1,"stream_options":{"include_usage":true}`, 200,
 			strings.Replace(chunk("a", "length"), "]}\n", "],\"usage\":null}\n", 1) +
-				`data: {ID,"model":"toy","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6}}` + "\n\n" + done,
+				`data: {ID,"model":"toy","choices":[],"usage":{"prompt_tokens":5,"completion_tokens":1,"total_tokens":6,"prompt_tokens_details":{"cached_tokens":0}}}` + "\n\n" + done,
 		},
 		{
 			"token ids", `"prompt":"half","return_token_ids":true`, 200,
@@ -114,9 +114,9 @@ func TestCollected(t *testing.T) {
 		status     int
 		want       string
 	}{
-		{"plain", `"prompt":"plain"`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"a€","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":4,"total_tokens":9}}`},
-		{"echo ids", `"prompt":[104,105],"echo":true,"return_token_ids":true`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"hi","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":0,"total_tokens":2}}`},
-		{"stop", `"prompt":"stop","stop":"\n\n"`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"one","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9}}`},
+		{"plain", `"prompt":"plain"`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"a€","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":5,"completion_tokens":4,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}`},
+		{"echo ids", `"prompt":[104,105],"echo":true,"return_token_ids":true`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"hi","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":2,"completion_tokens":0,"total_tokens":2,"prompt_tokens_details":{"cached_tokens":0}}}`},
+		{"stop", `"prompt":"stop","stop":"\n\n"`, 200, `{ID,"model":"toy","choices":[{"index":0,"text":"one","logprobs":null,"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":5,"total_tokens":9,"prompt_tokens_details":{"cached_tokens":0}}}`},
 		{"half an answer is none", `"prompt":"lost"`, 500, `{"error":{"message":"the request crashes engines","type":"server_error","param":null,"code":"poisoned"}}`},
 	} {
 		t.Run(c.name, func(t *testing.T) {

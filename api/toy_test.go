@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -41,7 +42,7 @@ type lesson struct {
 const toyEOS = 256
 
 func (g *toy) Models() []Model {
-	m := Model{ID: kevlard.Digest{1}, Name: "toy", Context: 100, Vocab: 257, Created: time.Unix(1000, 0), Tokenizer: toyTokenizer{}}
+	m := Model{ID: kevlard.Digest{1}, Name: "toy", Context: 100, Vocab: 257, Created: time.Unix(1000, 0), Tokenizer: toyTokenizer{}, Chat: toyChat{}}
 	bare := Model{ID: kevlard.Digest{2}, Name: "bare", Context: 100, Vocab: 257}
 	return []Model{m, bare}
 }
@@ -154,6 +155,26 @@ func (d *toyDecoder) Flush() string {
 	return out
 }
 
+// toyChat writes a line for each message.
+type toyChat struct{}
+
+func (toyChat) Render(messages []Message, addGenerationPrompt bool) (string, error) {
+	var b strings.Builder
+	for i, m := range messages {
+		switch {
+		case m.Role == "system" && i > 0:
+			return "", &RefusedError{"system comes first"}
+		case m.Content == "broken":
+			return "", errors.New("line 1: no such filter")
+		}
+		b.WriteString(m.Role + ":" + m.Content + "\n")
+	}
+	if addGenerationPrompt {
+		b.WriteString("assistant:")
+	}
+	return b.String(), nil
+}
+
 // newTestServer serves the toy on a real loopback listener.
 func newTestServer(t *testing.T, g *toy, inFlight int) (*Server, *httptest.Server) {
 	t.Helper()
@@ -170,7 +191,13 @@ func newTestServer(t *testing.T, g *toy, inFlight int) (*Server, *httptest.Serve
 // post sends a completion and returns the answer with its body.
 func post(t *testing.T, ts *httptest.Server, body string) (*http.Response, string) {
 	t.Helper()
-	resp, err := http.Post(ts.URL+"/v1/completions", "application/json", strings.NewReader(body))
+	return postTo(t, ts, "/v1/completions", body)
+}
+
+// postTo is post for any path.
+func postTo(t *testing.T, ts *httptest.Server, path, body string) (*http.Response, string) {
+	t.Helper()
+	resp, err := http.Post(ts.URL+path, "application/json", strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

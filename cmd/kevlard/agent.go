@@ -51,8 +51,8 @@ func (sh shell) agentCommand() *cli.Command {
 		Name: "agent", Usage: "run the daemon in the foreground",
 		Description: "Precedence of each value: flag, environment (KEVLARD_...), file, default.\n\n" +
 			"SIGTERM or SIGINT: take no new sessions, let those there are end, leave the ring, exit 0; a\n" +
-			"second one ends it at once. SIGHUP: read the configuration again; the log level takes effect,\n" +
-			"the log says what needs a restart.\n\n" +
+			"second one ends it at once. SIGHUP: read the configuration, the API keys and the API's\n" +
+			"certificate again; these and the log level take effect, the log says what needs a restart.\n\n" +
 			"Loopback addresses are advertised only with --dev ([ring] dev = true), for a mesh on one machine.",
 		Flags: configFlags(),
 		Action: func(c *cli.Context) error {
@@ -211,7 +211,10 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	a.gen = generator{a.daemon, a.models}
 	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
-	a.api, err = api.NewServer(api.Config{Listen: cfg.API.Listen, MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log}, a.gen, metrics)
+	a.api, err = api.NewServer(api.Config{
+		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
+		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log,
+	}, a.gen, metrics)
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()

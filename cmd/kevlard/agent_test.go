@@ -6,13 +6,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/api"
 )
 
 // startAgent runs an agent in this process until the test ends and returns its
@@ -123,6 +127,28 @@ func TestAgentHost(t *testing.T) {
 	if c := answer.Choices[0]; c.Text != alone.Text || !slices.Equal(c.TokenIDs, alone.TokenIDs) {
 		t.Errorf("the API gave %+v\nthis process %+v", c, alone)
 	}
+	chat := `{"model":"fairy","messages":[{"role":"user","content":"Tell me a story"}],"max_completion_tokens":8,"temperature":0}`
+	told, err := http.Post("http://"+addr+"/v1/chat/completions", "application/json", strings.NewReader(chat))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer told.Body.Close()
+	var reply struct {
+		Object  string
+		Choices []struct {
+			Message      struct{ Role, Content string }
+			FinishReason string `json:"finish_reason"`
+		}
+		Usage struct {
+			CompletionTokens int `json:"completion_tokens"`
+		}
+	}
+	if err := json.NewDecoder(told.Body).Decode(&reply); err != nil || len(reply.Choices) != 1 {
+		t.Fatalf("%v, %+v", err, reply)
+	}
+	if c := reply.Choices[0]; reply.Object != "chat.completion" || c.Message.Role != "assistant" || c.Message.Content == "" || c.FinishReason == "length" && reply.Usage.CompletionTokens != 8 {
+		t.Errorf("the chat gave %+v", reply)
+	}
 	for path, want := range map[string]string{"/metrics": "kevlard_tokens_total", "/v1/models": `"id":"fairy"`, "/readyz": "true"} {
 		if code, text := fetch(t, "http://"+addr+path); code != 200 || !strings.Contains(text, want) {
 			t.Errorf("%s: %d, want %q in %.300s", path, code, want, text)
@@ -149,6 +175,62 @@ func TestAgentGateway(t *testing.T) {
 	}
 	if r := program(t, nil, "", "members", "-o", "json", "--control", socket); r.code != 0 || !strings.Contains(r.stdout, `"role": "gateway"`) {
 		t.Errorf("members: %+v", r)
+	}
+}
+
+// TestAgentKeys takes a key away from a running agent with SIGHUP.
+func TestAgentKeys(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "keys")
+	var keys, lines []string
+	for _, name := range []string{"alice", "bob"} {
+		key, line, err := api.NewKey(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys, lines = append(keys, key), append(lines, line+"\n")
+	}
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(lines[0] + lines[1])
+	// Without this, a signal that comes before the agent listens for it ends the test.
+	ignored := make(chan os.Signal, 1)
+	signal.Notify(ignored, syscall.SIGHUP)
+	defer signal.Stop(ignored)
+	_, addr := startAgent(t, "--role", "gateway", "--api-keys-file", file)
+	status := func(key string) int {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodGet, "http://"+addr+"/v1/models", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key != "" {
+			req.Header.Set("Authorization", "Bearer "+key)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for key, want := range map[string]int{keys[0]: 200, keys[1]: 200, "": 401, "kvl-x": 401} {
+		if got := status(key); got != want {
+			t.Errorf("key %q: status %d, want %d", key, got, want)
+		}
+	}
+	write(lines[0])
+	eventually(t, func() bool {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+			t.Fatal(err)
+		}
+		return status(keys[1]) == 401
+	})
+	if got := status(keys[0]); got != 200 {
+		t.Errorf("the key that stays: status %d", got)
 	}
 }
 

@@ -53,6 +53,9 @@ func (c *catalogue) add(m *model.Manifest) error {
 	if err != nil {
 		return err
 	}
+	if broken, ok := t.chat.(brokenChat); ok {
+		c.log.Warn("the model serves completions but no chats", "path", m.Path, "error", broken.err)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.models[m.ID] = catalogued{m, t}

@@ -23,7 +23,7 @@ func (g generator) Models() []api.Model {
 	for _, m := range g.daemon.Models() {
 		a := api.Model{ID: m.ID, Name: m.Name, Context: m.Context, Vocab: m.Vocab}
 		if known, ok := g.models.get(m.ID); ok {
-			a.Tokenizer = known.tokenizer
+			a.Tokenizer, a.Chat = known.tokenizer, known.tokenizer.chat
 			a.Created = time.Unix(0, known.manifest.Stamp.ModTime)
 		}
 		out = append(out, a)

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/kevlard/kevlard/api"
 	"github.com/urfave/cli/v2"
 )
 
@@ -17,15 +18,22 @@ const secretBytes = 32
 func keygenCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "keygen",
-		Usage: "make a new cluster secret",
+		Usage: "make a new cluster secret, or an API key",
 		Description: "Every node of a ring needs the same secret: copy the file to each of them and\n" +
-			"name it in [ring] secret_file. Whoever holds it can join the ring.",
+			"name it in [ring] secret_file. Whoever holds it can join the ring.\n\n" +
+			"With --api it makes a key for a client of the HTTP API instead. Give the key to the\n" +
+			"client and add the line to the file that [api] keys_file names, on each node that\n" +
+			"serves the client; a running daemon reads the file again on SIGHUP.",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "out", Usage: "write to `FILE` with mode 0600, which must not exist, instead of stdout"},
+			&cli.StringFlag{Name: "api", Usage: "make an API key for the client called `NAME`, and its line for the keys file"},
 		},
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
 				return err
+			}
+			if c.IsSet("api") {
+				return keygenAPI(c)
 			}
 			secret := make([]byte, secretBytes)
 			rand.Read(secret) // never fails: crypto/rand ends the program instead
@@ -37,6 +45,24 @@ func keygenCommand() *cli.Command {
 			return writeSecret(c.String("out"), line)
 		},
 	}
+}
+
+// keygenAPI prints an API key and the line that lets it in.
+func keygenAPI(c *cli.Context) error {
+	if c.IsSet("out") {
+		return usageError("flag --out is for the cluster secret: with --api, append the line to the keys file yourself")
+	}
+	name := c.String("api")
+	key, line, err := api.NewKey(name)
+	if err != nil {
+		return usageError("flag --api: %w", err)
+	}
+	if wantsJSON(c) {
+		return writeJSON(c.App.Writer, map[string]string{"name": name, "key": key, "line": line})
+	}
+	t := newTable("key", key)
+	t.row("line", line)
+	return t.write(c.App.Writer)
 }
 
 // writeSecret creates the file, readable by its owner only. It never replaces one:

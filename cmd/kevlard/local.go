@@ -42,7 +42,7 @@ func openLocal(c *cli.Context) (*local, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &local{engine: e, model: api.Model{ID: m.ID, Name: m.Name, Context: e.Context(), Vocab: m.Vocab, Tokenizer: t}}, nil
+	return &local{engine: e, model: api.Model{ID: m.ID, Name: m.Name, Context: e.Context(), Vocab: m.Vocab, Tokenizer: t, Chat: t.chat}}, nil
 }
 
 // Models implements api.Generator.

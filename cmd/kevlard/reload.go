@@ -13,6 +13,10 @@ import (
 func (a *agent) rereadConfig() {
 	notifyReloading()
 	defer systemd.SdNotify(false, systemd.SdNotifyReady)
+	// A key must be taken away even where the configuration has a mistake.
+	if err := a.api.Reload(); err != nil {
+		a.log.Error("API keys or certificate not reloaded: the old ones stay in effect", "error", err)
+	}
 	fresh, err := a.reload()
 	if err != nil {
 		a.log.Error("configuration not reloaded: the old one stays in effect", "error", err)

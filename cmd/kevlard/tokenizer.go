@@ -8,13 +8,14 @@ import (
 	"github.com/kevlard/kevlard/model"
 )
 
-// tokenizer gives the API a model's tokenizer.
+// tokenizer gives the API a model's tokenizer and chat template.
 type tokenizer struct {
 	*model.Tokenizer
-	eog []kevlard.Token
+	eog  []kevlard.Token
+	chat api.Chat
 }
 
-// openTokenizer reads the tokenizer out of a model file.
+// openTokenizer reads the tokenizer and the chat template out of a model file.
 func openTokenizer(m *model.Manifest) (tokenizer, error) {
 	f, err := m.Open()
 	if err != nil {
@@ -30,6 +31,9 @@ func openTokenizer(m *model.Manifest) (tokenizer, error) {
 		if t.IsEndOfGeneration(id) {
 			out.eog = append(out.eog, id)
 		}
+	}
+	if out.chat, err = openChat(f, t); err != nil {
+		return tokenizer{}, fmt.Errorf("chat template of %s: %w", m.Path, err)
 	}
 	return out, nil
 }

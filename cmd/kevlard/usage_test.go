@@ -63,7 +63,7 @@ func TestUsage(t *testing.T) {
 		{agent("--ring-secret-file " + dir + "/nope"), 2, "read the cluster secret: stat " + dir + "/nope: no such file or directory: make one with kevlard keygen --out " + dir + "/nope, or copy that of the ring"},
 		{agent("--ring-secret-file " + open), 2, "read the cluster secret " + open + ": mode 0644 lets others read it: chmod 600 it"},
 		{agent("--ring-secret-file " + short), 2, "read the cluster secret " + short + ": it does not hold 32 bytes in base64 or hex: make one with kevlard keygen"},
-		{agent("--api-listen 0.0.0.0:80"), 2, `flag --api-listen: api.listen: "0.0.0.0:80" is reachable from outside, which needs API keys ([api] keys_file), and those are not built yet: listen on 127.0.0.1 and put an authenticating proxy in front`},
+		{agent("--api-listen 0.0.0.0:80"), 2, `flag --api-listen: api.listen: "0.0.0.0:80" is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1`},
 		{agent("--log-level loud"), 2, `flag --log-level: log.level: "loud" is not allowed: want debug or info or warn or error`},
 		{"agent --name n --ring-bind 127.0.0.1:1", 2, `flag --ring-bind: ring.bind: "127.0.0.1:1" is a loopback address, where no other host reaches this node: bind another one, or set ring.dev = true for a mesh on one machine`},
 	} {

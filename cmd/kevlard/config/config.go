@@ -59,7 +59,10 @@ type Mesh struct {
 
 // API is the HTTP side that clients see.
 type API struct {
-	Listen   string // host:port; loopback only, as long as there are no API keys
+	Listen   string // host:port; one that other hosts reach needs KeysFile
+	KeysFile string // API keys, from kevlard keygen --api; empty: no key is needed
+	TLSCert  string // PEM file; empty: plain HTTP
+	TLSKey   string // PEM file of the certificate's key
 	MaxQueue int    // requests in flight; more are answered 429
 }
 

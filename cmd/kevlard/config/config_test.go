@@ -38,7 +38,11 @@ func TestProblems(t *testing.T) {
 		{"port 0", "[mesh]\nbind = '10.0.0.1:0'\n", `f.toml:2: mesh.bind: "10.0.0.1:0" has no valid port: want 1 to 65535`},
 		{"bulk port", "[mesh]\nbulk_port = 70000\n", `f.toml:2: mesh.bulk_port: 70000 is out of range: want 1 to 65535`},
 		{"fabric", "[mesh]\nfabric = 'ib0'\n", `f.toml:2: mesh.fabric: "ib0" is not an IP address`},
-		{"open API", "[api]\nlisten = '0.0.0.0:8080'\n", `f.toml:2: api.listen: "0.0.0.0:8080" is reachable from outside, which needs API keys ([api] keys_file), and those are not built yet: listen on 127.0.0.1 and put an authenticating proxy in front`},
+		{"open API", "[api]\nlisten = '0.0.0.0:8080'\n", `f.toml:2: api.listen: "0.0.0.0:8080" is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1`},
+		{"open API port", "[api]\nlisten = ':8080'\n", `f.toml:2: api.listen: ":8080" is not an address: want HOST:PORT`},
+		{"certificate alone", "[api]\ntls_cert = '/c'\n", `f.toml:2: api.tls_cert: TLS needs the certificate's key too: set api.tls_key`},
+		{"key alone", "[api]\ntls_key = '/k'\n", `f.toml:2: api.tls_key: TLS needs the certificate too: set api.tls_cert`},
+		{"keys file type", "[api]\nkeys_file = 1\n", `f.toml:2: api.keys_file: a whole number is given: want a string`},
 		{"threads", "[engine]\nthreads = -1\n", `f.toml:2: engine.threads: -1 is out of range: want 0 to 256`},
 		{"log level", "[log]\nlevel = 'loud'\n", `f.toml:2: log.level: "loud" is not allowed: want debug or info or warn or error`},
 		{"assign type", "[models]\nassign = 'all'\n", `f.toml:2: models.assign: a string is given: want "auto" or an array of {model, lo, hi}`},
@@ -201,7 +205,7 @@ endpoint = "x"
 		inert = append(inert, w.Key)
 	}
 	slices.Sort(inert)
-	want := "api.keys_file api.resume_window api.tls_cert api.tls_key control.group engine.backend_dir engine.devices " +
+	want := "api.resume_window control.group engine.backend_dir engine.devices " +
 		"kv.bandwidth kv.block_tokens kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.ram_bytes kv.replicate_ms " +
 		"kv.replicate_tokens kv.shed_water kv.standby kv.standbys mesh.plain mesh.transport metrics.listen models.serve trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {

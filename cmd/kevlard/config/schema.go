@@ -61,11 +61,11 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.bulk_port", dst: &c.Mesh.BulkPort, check: func() error { return inRange(c.Mesh.BulkPort, 1, 65535) }, Doc: "TCP port of bulk transfers"},
 		{Key: "mesh.transport"},
 		{Key: "mesh.plain"},
-		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkLoopback(c.API.Listen) }, Doc: "address of the HTTP API; loopback only for now"},
+		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
-		{Key: "api.keys_file"},
-		{Key: "api.tls_cert"},
-		{Key: "api.tls_key"},
+		{Key: "api.keys_file", dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api); read again at SIGHUP"},
+		{Key: "api.tls_cert", dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate; read again at SIGHUP"},
+		{Key: "api.tls_key", dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key; read again at SIGHUP"},
 		{Key: "api.resume_window"},
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated"},
@@ -171,18 +171,6 @@ func checkOptionalAddr(v string) error {
 	return nil
 }
 
-// checkLoopback refuses an API that others could reach: it has no keys yet.
-func checkLoopback(v string) error {
-	if err := checkHostPort(v); err != nil {
-		return err
-	}
-	host, _, _ := net.SplitHostPort(v)
-	if ip, err := netip.ParseAddr(host); host == "localhost" || err == nil && ip.IsLoopback() {
-		return nil
-	}
-	return fmt.Errorf("%q is reachable from outside, which needs API keys ([api] keys_file), and those are not built yet: listen on 127.0.0.1 and put an authenticating proxy in front", v)
-}
-
 func checkAssign(list []Assign) error {
 	for i, a := range list {
 		switch {
@@ -211,6 +199,15 @@ func (c *Config) crossCheck() []Problem {
 	}
 	if ip, err := netip.ParseAddr(c.Ring.Advertise); !c.Ring.Dev && err == nil && ip.IsLoopback() {
 		out = append(out, Problem{Key: "ring.advertise", Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: name another one, or set ring.dev = true for a mesh on one machine", c.Ring.Advertise)})
+	}
+	if c.API.KeysFile == "" && !isLoopback(c.API.Listen) {
+		out = append(out, Problem{Key: "api.listen", Text: fmt.Sprintf("%q is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", c.API.Listen)})
+	}
+	switch {
+	case c.API.TLSCert != "" && c.API.TLSKey == "":
+		out = append(out, Problem{Key: "api.tls_cert", Text: "TLS needs the certificate's key too: set api.tls_key"})
+	case c.API.TLSKey != "" && c.API.TLSCert == "":
+		out = append(out, Problem{Key: "api.tls_key", Text: "TLS needs the certificate too: set api.tls_cert"})
 	}
 	return out
 }

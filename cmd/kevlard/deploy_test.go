@@ -1,0 +1,92 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
+)
+
+const (
+	exampleConfig = "../../deploy/kevlard.toml"
+	unitFile      = "../../deploy/systemd/kevlard.service"
+)
+
+// TestExampleConfig checks that the example is accepted without a warning, and that
+// what it shows as a default is one.
+func TestExampleConfig(t *testing.T) {
+	if r := program(t, nil, "", "config", "check", exampleConfig); r.code != 0 || r.stderr != "" {
+		t.Fatalf("%+v", r)
+	}
+	text, err := os.ReadFile(exampleConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// With every key that is commented out put in, it says the same, but for the API,
+	// whose commented keys are not defaults.
+	shown := regexp.MustCompile(`(?m)^# ([a-z_]+ = .*)$`).ReplaceAll(text, []byte("$1"))
+	load := func(data []byte) config.Config {
+		t.Helper()
+		loaded, problems := config.Load(config.Source{Defaults: config.Defaults(), File: exampleConfig, Data: data})
+		if len(problems)+len(loaded.Warnings) > 0 {
+			t.Fatalf("%v %v", problems, loaded.Warnings)
+		}
+		return loaded.Config
+	}
+	want, got := load(text), load(shown)
+	want.API, got.API = config.API{}, config.API{}
+	for i, f := range got.Fields() {
+		if w := want.Fields()[i]; f.Text() != w.Text() {
+			t.Errorf("%s is %s when it is commented in, else %s", f.Key, f.Text(), w.Text())
+		}
+	}
+}
+
+// TestUnit checks that the unit agrees with the program, and that systemd reads it.
+func TestUnit(t *testing.T) {
+	text, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	value := func(key string) string {
+		m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindSubmatch(text)
+		if m == nil {
+			t.Fatalf("%s is missing", key)
+		}
+		return string(m[1])
+	}
+	stop, err := strconv.Atoi(value("TimeoutStopSec"))
+	if most := drainTimeout + daemonGrace + apiGrace + controlGrace; err != nil || time.Duration(stop)*time.Second <= most {
+		t.Errorf("TimeoutStopSec=%d, but a stop may take %v: %v", stop, most, err)
+	}
+	for key, want := range map[string]string{
+		"Type": "notify", "WatchdogSec": "30", "KillMode": "mixed", "LimitMEMLOCK": "infinity", "RuntimeDirectory": filepath.Base(filepath.Dir(systemSocket)),
+		"ConfigurationDirectory": filepath.Base(filepath.Dir(defaultConfigFile)), "StateDirectory": filepath.Base(config.Defaults().Node.DataDir),
+		"RestartPreventExitStatus": strconv.Itoa(exitUsage), "ExecStart": "/usr/local/bin/kevlard agent",
+	} {
+		if got := value(key); got != want {
+			t.Errorf("%s=%s: want %s", key, got, want)
+		}
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed: systemd did not read the unit")
+	}
+	// It wants the program to be there.
+	root := t.TempDir()
+	unit := filepath.Join(root, "kevlard.service")
+	runnable := strings.ReplaceAll(string(text), "/usr/local/bin/kevlard", "/bin/true")
+	if err := os.WriteFile(unit, []byte(runnable), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput()
+	if err != nil || strings.Contains(string(out), "kevlard.service:") {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}

@@ -9,8 +9,10 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-// release is set at link time (-X main.release=1.2.3) for released binaries.
-var release = ""
+// release and commit are set at link time: -X main.release=1.2.3 for released
+// binaries, -X main.commit=HASH by make, whose builds have no VCS stamp where
+// GOFLAGS turns it off.
+var release, commit string
 
 func versionCommand() *cli.Command {
 	return &cli.Command{
@@ -41,6 +43,7 @@ func buildVersion() api.Version {
 		Go:         runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH,
 		Engine:     "none (built without cgo)",
 		Transports: []string{"tcp"},
+		Commit:     commit,
 	}
 	if release != "" {
 		v.Version = release
@@ -52,7 +55,7 @@ func buildVersion() api.Version {
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			v.Commit = s.Value + v.Commit
+			v.Commit = s.Value
 		case s.Key == "vcs.modified" && s.Value == "true":
 			v.Commit += "+dirty"
 		}

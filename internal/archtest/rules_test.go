@@ -100,6 +100,7 @@ func mutable() map[string]string {
 	return map[string]string{
 		"engine.computeMu":              "the library's compute is not safe for two backends of one process",
 		"cmd/kevlard.release":           "set by the linker",
+		"cmd/kevlard.commit":            "set by the linker",
 		"cmd/kevlard/config.openTables": "a list of names that is only read",
 	}
 }

@@ -26,15 +26,13 @@ type ProcessOptions struct {
 // Process is a stage in a child process. Its methods may be used by any number of
 // goroutines. Every error after the child died is ErrDead and says how it died.
 type Process struct {
-	cmd   *exec.Cmd
-	conn  *net.UnixConn
-	codec codec
-	area  *area
-	info  Info
+	link
+	cmd  *exec.Cmd
+	area *area
+	info Info
 
-	batch slot          // of forwards
-	cells slot          // of cells requests
-	write chan struct{} // held while a frame is written
+	batch slot // of forwards
+	cells slot // of cells requests
 
 	reading chan struct{} // closed when the socket's reader has ended
 	done    chan struct{} // closed when the child is reaped and all is released
@@ -54,8 +52,7 @@ func Start(ctx context.Context, exe string, args []string, spec Spec, opt Proces
 		opt.Log = slog.New(slog.DiscardHandler)
 	}
 	p := &Process{
-		codec: newCodec(), batch: newSlot(), cells: newSlot(), write: make(chan struct{}, 1),
-		reading: make(chan struct{}), done: make(chan struct{}),
+		batch: newSlot(), cells: newSlot(), reading: make(chan struct{}), done: make(chan struct{}),
 	}
 	memory, err := p.spawn(exe, args, opt)
 	if err != nil {
@@ -105,7 +102,7 @@ func (p *Process) spawn(exe string, args []string, opt ProcessOptions) (memory *
 		return nil, err
 	}
 	defer stderrW.Close()
-	p.conn = ours
+	p.link = newLink(ours, "the engine")
 	p.cmd = exec.Command(exe, args...)
 	p.cmd.Env = append(append(os.Environ(), "GGML_NO_BACKTRACE=1"), opt.Env...)
 	p.cmd.Stdout, p.cmd.Stderr = stderrW, stderrW
@@ -118,6 +115,7 @@ func (p *Process) spawn(exe string, args []string, opt ProcessOptions) (memory *
 		memory.Close()
 		return nil, err
 	}
+	p.peer = fmt.Sprintf("engine %d", p.PID())
 	return memory, nil
 }
 
@@ -208,20 +206,6 @@ func (p *Process) share(spec Spec, memory *os.File) error {
 	var err error
 	p.area, err = mapArea(int(memory.Fd()), i)
 	return err
-}
-
-// send writes one frame; frames of several goroutines don't mix.
-func (p *Process) send(k kind, body any) error {
-	f, err := p.codec.frame(k, body)
-	if err != nil {
-		return err
-	}
-	p.write <- struct{}{}
-	defer func() { <-p.write }()
-	if _, err := p.conn.Write(f); err != nil {
-		return fmt.Errorf("write to engine %d: %w", p.PID(), err)
-	}
-	return nil
 }
 
 // Info describes the stage.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -41,7 +40,7 @@ func Serve(ctx context.Context) error {
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	s := &server{codec: newCodec(), conn: conn, writing: make(chan struct{}, 1), batches: make(chan forwardBody, 1), requests: make(chan cellsBody, 1)}
+	s := &server{link: newLink(conn, "parent"), batches: make(chan forwardBody, 1), requests: make(chan cellsBody, 1)}
 	if s.abortOn, err = abortToken(os.Getenv(faultVariable)); err != nil {
 		return err
 	}
@@ -60,9 +59,7 @@ var errClose = errors.New("the parent closed the engine")
 
 // server is the child's side of the protocol.
 type server struct {
-	codec   codec
-	conn    *net.UnixConn
-	writing chan struct{} // held while a frame is written
+	link
 	abortOn kevlard.Token // test fault; -1 is none
 
 	stage    *Stage
@@ -272,20 +269,6 @@ func (s *server) runCells() error {
 		if err := s.send(kindCellsResult, cellsReply{faultOf(err)}); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// send writes one frame; frames of several goroutines don't mix.
-func (s *server) send(k kind, body any) error {
-	f, err := s.codec.frame(k, body)
-	if err != nil {
-		return err
-	}
-	s.writing <- struct{}{}
-	defer func() { <-s.writing }()
-	if _, err := s.conn.Write(f); err != nil {
-		return fmt.Errorf("write to parent: %w", err)
 	}
 	return nil
 }

@@ -96,6 +96,3 @@ func (m *Machine) Forgive(now kevlard.Instant, late time.Duration) {
 		m.giveUp = m.giveUp.Add(late)
 	}
 }
-
-// Paused reports how long the client has waited since the last token.
-func (m *Machine) Paused(now kevlard.Instant) time.Duration { return now.Sub(m.lastToken) }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/stage"
 	"github.com/kevlard/kevlard/topology"
@@ -78,6 +79,45 @@ type Report struct {
 	// Failover is the one that ended, with type "recovered".
 	Failover *kevlard.Failover
 }
+
+// Export reads KV cells of an engine and sends them to a standby. The engine may
+// be computing: the cells are of finished positions, and nothing writes them until
+// Exported. Rows lacks its checksums, which the shell adds.
+type Export struct {
+	Stage kevlard.StageKey
+	Run   uint64
+	ID    uint64
+	Cell  int // of the first position
+	To    kevlard.NodeID
+	Rows  protocol.Rows
+}
+
+// Load writes stored positions into KV cells of an engine, after checking each one's
+// sum; Loaded follows.
+type Load struct {
+	Stage kevlard.StageKey
+	Run   uint64
+	ID    uint64
+	Cell  int         // of the first position
+	From  []index.Run // in the order of the positions
+}
+
+// StoreRows moves a piece that arrived to its place in the block memory of the
+// stage, with its checksums; RowsStored follows, also for those of nodes that are
+// gone by then.
+type StoreRows struct {
+	Stage kevlard.StageKey
+	Piece uint64
+	To    []index.Run // in the order of the positions
+}
+
+// DropRows forgets a piece that arrived.
+type DropRows struct{ Piece uint64 }
+
+func (Export) effect()    {}
+func (Load) effect()      {}
+func (StoreRows) effect() {}
+func (DropRows) effect()  {}
 
 func (Send) effect()        {}
 func (SendFrame) effect()   {}

@@ -69,6 +69,8 @@ type EngineReady struct {
 	Class string
 	Cells int
 	Width int // bytes of one row of hidden state
+	// CellBytes is the bytes of one position's KV in all layers of the stage.
+	CellBytes int
 }
 
 // EngineLoading reports load progress in permille.
@@ -111,6 +113,53 @@ type Cancel struct{ Session kevlard.SessionID }
 
 // Drain stops (or, with Undo, resumes) taking new sessions.
 type Drain struct{ Undo bool }
+
+// Exported reports that the cells of an Export have been read (or that they could
+// not be): they may be written again. The rows are on their way.
+type Exported struct {
+	Stage  kevlard.StageKey
+	Run    uint64
+	ID     uint64
+	Failed string // why nothing was read; "" if it was
+}
+
+// Loaded reports the end of a Load. N is how many positions, from the first, were
+// checked and written into the engine; fewer than asked if a checksum was wrong
+// (Damaged) or the engine refused.
+type Loaded struct {
+	Stage   kevlard.StageKey
+	Run     uint64
+	ID      uint64
+	N       int
+	Damaged bool
+}
+
+// RowsUnsent reports that rows of an Export will not reach the standby.
+type RowsUnsent struct {
+	To      kevlard.NodeID
+	Session kevlard.SessionID
+	Stage   kevlard.StageKey
+	Cause   string
+}
+
+// RowsArrived reports a piece of KV from a peer. Its bytes wait in the shell under
+// the number Piece until StoreRows or DropRows. Intact is whether all checksums
+// were right.
+type RowsArrived struct {
+	From   kevlard.NodeID
+	Piece  uint64
+	Rows   protocol.Rows
+	Intact bool
+}
+
+// RowsStored reports that a StoreRows is done.
+type RowsStored struct{ Piece uint64 }
+
+func (Exported) event()    {}
+func (Loaded) event()      {}
+func (RowsUnsent) event()  {}
+func (RowsArrived) event() {}
+func (RowsStored) event()  {}
 
 func (Wake) event()          {}
 func (ViewChanged) event()   {}

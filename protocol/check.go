@@ -16,6 +16,14 @@ func checkID[S ~string](what string, s S) error {
 	return nil
 }
 
+// checkLength is checkID for what may be empty.
+func checkLength[S ~string](what string, s S) error {
+	if len(s) > MaxID {
+		return fmt.Errorf("%s of %d bytes, want at most %d", what, len(s), MaxID)
+	}
+	return nil
+}
+
 func checkRange(what string, v, lo, hi int) error {
 	if v < lo || v > hi {
 		return fmt.Errorf("%s is %d, want %d to %d", what, v, lo, hi)
@@ -45,7 +53,7 @@ func (m Prepare) check() error {
 	if bad := m.Sampling.Check(); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	return err
+	return errors.Join(err, checkLength("standby", m.Standby), checkLength("salt", m.Salt))
 }
 
 func (m Prepared) check() error {
@@ -59,7 +67,16 @@ func (m Refused) check() error {
 }
 
 func (m Step) check() error {
-	return errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens))
+	return errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens), checkMarks(m.Marks))
+}
+
+// checkMarks checks the watermarks of the stages of a route.
+func checkMarks(marks []kevlard.Pos) error {
+	err := checkRange("marks", len(marks), 0, MaxHops)
+	for _, p := range marks {
+		err = errors.Join(err, checkRange("mark", p, 0, MaxTokens))
+	}
+	return err
 }
 
 func (m Probe) check() error { return checkSession(m.Session, m.Fence, m.Lo) }
@@ -88,9 +105,37 @@ func (m Renew) check() error {
 
 func (it Item) check() error {
 	err := errors.Join(checkSession(it.Session, it.Fence, it.Lo), checkRange("tokens", len(it.Tokens), 1, MaxItemTokens),
-		checkRange("pos", it.Pos, 0, MaxTokens), checkRange("width", it.Width, 0, MaxWidth))
+		checkRange("pos", it.Pos, 0, MaxTokens), checkRange("width", it.Width, 0, MaxWidth), checkMarks(it.Marks))
 	if (it.Lo == 0) != (it.Width == 0) {
 		err = errors.Join(err, fmt.Errorf("rows %d bytes wide for a stage that starts at layer %d", it.Width, it.Lo))
 	}
 	return err
+}
+
+func (m Replicate) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkLength("standby", m.Standby))
+}
+
+func checkStage(k kevlard.StageKey) error {
+	return errors.Join(checkRange("lo", k.Layers.Lo, 0, math.MaxInt32), checkRange("hi", k.Layers.Hi, k.Layers.Lo+1, math.MaxInt32))
+}
+
+func (m Offer) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkID("owner", m.Owner),
+		checkID("owner boot", m.OwnerBoot), checkID("class", m.Class), checkRange("cell bytes", m.CellBytes, 1, MaxCell),
+		checkLength("salt", m.Salt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("positions", m.Positions, len(m.Tokens), MaxTokens))
+}
+
+func (m Stored) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkRange("through", m.Through, 0, MaxTokens))
+}
+
+func (m StandbyLost) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Lo), checkID("standby", m.Standby))
+}
+
+func (r Rows) check() error {
+	return errors.Join(checkSession(r.Session, r.Fence, r.Stage.Layers.Lo), checkStage(r.Stage), checkID("class", r.Class),
+		checkRange("cell bytes", r.CellBytes, 1, MaxCell), checkRange("tokens", len(r.Tokens), 1, MaxRowsTokens),
+		checkRange("pos", r.Pos, 0, MaxTokens-len(r.Tokens)), checkRange("sums", len(r.Sums), len(r.Tokens), len(r.Tokens)))
 }

@@ -84,6 +84,14 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Lost](c, body)
 	case kindRenew:
 		return decode[Renew](c, body)
+	case kindReplicate:
+		return decode[Replicate](c, body)
+	case kindOffer:
+		return decode[Offer](c, body)
+	case kindStored:
+		return decode[Stored](c, body)
+	case kindStandbyLost:
+		return decode[StandbyLost](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

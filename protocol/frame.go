@@ -23,6 +23,9 @@ type Item struct {
 	Sample bool `cbor:"7,keyasint,omitempty"`
 	// Width is the bytes of one row in the body; 0 when there are no rows.
 	Width int `cbor:"8,keyasint,omitempty"`
+	// Marks are the watermarks of the stages that the item has been through, in
+	// order: how many leading positions each one's standby has acknowledged.
+	Marks []kevlard.Pos `cbor:"9,keyasint,omitempty"`
 
 	// Rows is len(Tokens) x Width bytes. The decision code passes it on and never
 	// looks inside. It is not part of the header.

@@ -19,6 +19,14 @@ const (
 	MaxWidth = 64 << 10
 	// MaxRenew is the most sessions in one Renew; more are sent in several.
 	MaxRenew = 512
+	// MaxHops is the most stages of a route.
+	MaxHops = 256
+	// MaxCell is the most bytes that one position's KV takes in all layers of a stage.
+	MaxCell = 4 << 20
+	// MaxRowsTokens is the most positions of one piece of KV.
+	MaxRowsTokens = 1024
+	// MaxRowsHeader is the most the header of a piece of KV takes, in bytes.
+	MaxRowsHeader = 32 << 10
 	// MaxID is the longest session, node or boot id in bytes.
 	MaxID = 128
 )

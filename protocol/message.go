@@ -43,6 +43,10 @@ const (
 	kindPong
 	kindLost
 	kindRenew
+	kindReplicate
+	kindOffer
+	kindStored
+	kindStandbyLost
 )
 
 // Prepare asks a stage to fence all older terms of a session, to reserve room
@@ -61,6 +65,8 @@ type Prepare struct {
 	Solo      bool              `cbor:"10,keyasint,omitempty"` // run in a batch of its own (poison rule)
 	Recovery  bool              `cbor:"11,keyasint,omitempty"` // replays go before new prefills
 	Credit    int               `cbor:"12,keyasint"`           // rows the owner may have under way at once
+	Standby   kevlard.NodeID    `cbor:"13,keyasint,omitempty"` // gets a copy of the stage's KV; empty: nobody
+	Salt      string            `cbor:"14,keyasint,omitempty"` // KV is shared only under equal salts
 }
 
 // Prepared answers Prepare.
@@ -114,6 +120,7 @@ type Step struct {
 	Next    kevlard.Pos       `cbor:"3,keyasint"`
 	Sampled bool              `cbor:"4,keyasint,omitempty"`
 	Token   kevlard.Token     `cbor:"5,keyasint,omitempty"`
+	Marks   []kevlard.Pos     `cbor:"6,keyasint,omitempty"` // see Item.Marks; one for each hop of the route
 }
 
 // Probe asks a stage how far it is with a session.
@@ -165,6 +172,56 @@ type Lost struct {
 type Renew struct {
 	Sessions []kevlard.SessionID `cbor:"1,keyasint"`
 }
+
+// Replicate names the standby of a session at a stage, outside of a Prepare: the
+// last one died, was slow, or there was none.
+type Replicate struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+	Standby kevlard.NodeID    `cbor:"4,keyasint,omitempty"` // empty: nobody
+}
+
+// Offer asks a node to keep a copy of the KV that the sender's stage computes for
+// a session. The answer is Stored.
+type Offer struct {
+	Session   kevlard.SessionID `cbor:"1,keyasint"`
+	Fence     kevlard.Fence     `cbor:"2,keyasint"`
+	Owner     kevlard.NodeID    `cbor:"3,keyasint"`
+	OwnerBoot kevlard.BootID    `cbor:"4,keyasint"`
+	Stage     kevlard.StageKey  `cbor:"5,keyasint"`
+	Class     string            `cbor:"6,keyasint"` // numerics class of the sender's engine
+	CellBytes int               `cbor:"7,keyasint"` // bytes of one position in all layers of the stage
+	Salt      string            `cbor:"8,keyasint,omitempty"`
+	Tokens    []kevlard.Token   `cbor:"9,keyasint"`  // those known now, to find what is held already
+	Positions int               `cbor:"10,keyasint"` // the most the session can ever hold
+}
+
+// Stored answers an Offer, and acknowledges rows: the positions before Through
+// are stored and checked. It goes to the stage that sends the rows.
+type Stored struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"` // of the offer or rows that it answers
+	Stage   kevlard.StageKey  `cbor:"3,keyasint"`
+	Through kevlard.Pos       `cbor:"4,keyasint"`
+	Again   bool              `cbor:"5,keyasint,omitempty"` // rows were lost or damaged: go on from Through
+	Refusal Refusal           `cbor:"6,keyasint,omitempty"` // no copy is kept
+	Detail  string            `cbor:"7,keyasint,omitempty"`
+}
+
+// StandbyLost tells the owner that a stage can no longer stream to its standby.
+type StandbyLost struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Lo      int               `cbor:"3,keyasint"`
+	Standby kevlard.NodeID    `cbor:"4,keyasint"`
+	Cause   string            `cbor:"5,keyasint"` // refused, slow, unreachable
+}
+
+func (Replicate) kind() kind   { return kindReplicate }
+func (Offer) kind() kind       { return kindOffer }
+func (Stored) kind() kind      { return kindStored }
+func (StandbyLost) kind() kind { return kindStandbyLost }
 
 func (Prepare) kind() kind  { return kindPrepare }
 func (Prepared) kind() kind { return kindPrepared }

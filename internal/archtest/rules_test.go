@@ -11,8 +11,10 @@ func imports() map[string][]string {
 		"topology":  {""},
 		"scheduler": {"", "topology"},
 		"session":   {"", "protocol"},
-		"stage":     {"", "protocol", "topology"},
-		"node":      {"", "protocol", "topology", "scheduler", "session", "stage"},
+		"stage":     {"", "kvstream/index", "protocol", "topology"},
+		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "stage"},
+
+		"kvstream/index": {"", "protocol"},
 
 		// Doing. Drivers never import one another.
 		"membership":              {""},
@@ -50,7 +52,7 @@ func imports() map[string][]string {
 // log or global random. The simulator runs exactly what the daemon runs, so what
 // it cannot control they must not use.
 func pure() []string {
-	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "internal/toymodel"}
+	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "kvstream/index", "internal/toymodel"}
 }
 
 // pureStd is all that a pure package may import of the standard library.

@@ -1,0 +1,171 @@
+package index
+
+import "github.com/kevlard/kevlard"
+
+// pool is the block memory of one stage: slots of one block each, numbered from 0,
+// the lowest free one first.
+type pool struct {
+	stage      kevlard.StageKey
+	cellBytes  int
+	blockBytes int64
+	slots      []*block // nil: free
+	free       []int    // numbers of free slots below len(slots)
+	names      map[Name]*block
+}
+
+func newPool(stage kevlard.StageKey, cellBytes, blockTokens int) *pool {
+	return &pool{stage: stage, cellBytes: cellBytes, blockBytes: int64(cellBytes) * int64(blockTokens), names: map[Name]*block{}}
+}
+
+// block is one slot in use.
+type block struct {
+	pool *pool
+	slot int
+	name Name   // zero while the block is open
+	sum  uint64 // over the sums of its positions, once it has a name
+	refs int    // copies that hold it
+	pins int    // loads that read it, rows on their way into it
+
+	open []uint64 // sums of the positions of an open block
+	link          // in the cache while idle
+}
+
+func (b *block) named() bool { return b.name != Name{} }
+
+// idle reports whether only the block's name holds it.
+func (b *block) idle() bool { return b.refs == 0 && b.pins == 0 }
+
+// alloc takes a slot, evicting cached blocks when the memory is used up. It
+// returns nil if there is no room.
+func (x *Index) alloc(p *pool) *block {
+	for x.used+p.blockBytes > x.cfg.Bytes {
+		if !x.evict() {
+			return nil
+		}
+	}
+	b := &block{pool: p, refs: 1}
+	if n := len(p.free); n > 0 {
+		b.slot = p.free[n-1]
+		p.free = p.free[:n-1]
+		p.slots[b.slot] = b
+	} else {
+		b.slot = len(p.slots)
+		p.slots = append(p.slots, b)
+	}
+	x.used += p.blockBytes
+	return b
+}
+
+// evict frees the cached block that was used least recently.
+func (x *Index) evict() bool {
+	b := x.cache.front()
+	if b == nil {
+		return false
+	}
+	x.counters.Evicted++
+	x.cache.remove(b)
+	x.free(b)
+	return true
+}
+
+func (x *Index) free(b *block) {
+	p := b.pool
+	if b.named() && p.names[b.name] == b {
+		delete(p.names, b.name)
+	}
+	p.slots[b.slot] = nil
+	p.free = append(p.free, b.slot)
+	x.used -= p.blockBytes
+}
+
+func (x *Index) use(b *block) {
+	if b.idle() {
+		x.cache.remove(b)
+	}
+	b.refs++
+}
+
+func (x *Index) unuse(b *block) {
+	b.refs--
+	x.settle(b)
+}
+
+func (x *Index) pin(b *block) {
+	if b.idle() {
+		x.cache.remove(b)
+	}
+	b.pins++
+}
+
+func (x *Index) unpin(b *block) {
+	b.pins--
+	x.settle(b)
+}
+
+// settle frees or caches a block that nothing refers to any more.
+func (x *Index) settle(b *block) {
+	switch {
+	case !b.idle():
+	case b.named() && b.pool.names[b.name] == b:
+		x.cache.push(b)
+	default:
+		x.free(b)
+	}
+}
+
+// seal names a full block. If the name is taken, the older bytes stay, and a
+// difference is counted.
+func (x *Index) seal(b *block, name Name) *block {
+	sum := uint64(14695981039346656037) // FNV-1a over the positions' sums
+	for _, s := range b.open {
+		sum = (sum ^ s) * 1099511628211
+	}
+	if old := b.pool.names[name]; old != nil {
+		if old.sum != sum {
+			x.counters.Diverged++
+		}
+		x.use(old)
+		x.unuse(b)
+		return old
+	}
+	b.name, b.sum, b.open = name, sum, nil
+	b.pool.names[name] = b
+	return b
+}
+
+// list is a doubly linked list of blocks.
+type list struct{ first, last *block }
+
+type link struct {
+	prev, next *block
+	linked     bool
+}
+
+func (l *list) front() *block { return l.first }
+
+func (l *list) push(b *block) {
+	b.link = link{prev: l.last, linked: true}
+	if l.last != nil {
+		l.last.next = b
+	} else {
+		l.first = b
+	}
+	l.last = b
+}
+
+func (l *list) remove(b *block) {
+	if !b.linked {
+		return
+	}
+	if b.prev != nil {
+		b.prev.next = b.next
+	} else {
+		l.first = b.next
+	}
+	if b.next != nil {
+		b.next.prev = b.prev
+	} else {
+		l.last = b.prev
+	}
+	b.link = link{}
+}

@@ -17,6 +17,7 @@ func imports() map[string][]string {
 		"kvstream/index": {"", "protocol"},
 
 		// Doing. Drivers never import one another.
+		"kvstream":                {"", "kvstream/index", "protocol"},
 		"membership":              {""},
 		"membership/memtransport": {},
 		"mesh":                    {""},

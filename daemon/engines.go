@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/stage"
 )
@@ -179,6 +180,10 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 		return EngineExit{Reason: err.Error()}
 	}
 	info := eng.Info()
+	if _, err := kvstream.LayoutOf(l.id.stage.Layers, info.CellBytes); err != nil {
+		e.log.Warn("no copies of KV are kept of a stage", "stage", l.id.stage.Layers, "err", err)
+		info.CellBytes = 0
+	}
 	if info.Width != a.Width || info.Cells < 1 {
 		eng.Kill()
 		return e.gone(eng, EngineExit{Reason: fmt.Sprintf("the engine has rows of %d bytes and %d KV positions, want rows of %d bytes and at least one position", info.Width, info.Cells, a.Width)})
@@ -187,7 +192,7 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 	l.info = info
 	l.mu.Unlock()
 	e.log.Debug("engine loaded", "stage", l.id.stage.Layers, "run", l.id.run, "pid", info.PID, "device", info.Device)
-	e.post(node.EngineReady{Stage: l.id.stage, Run: l.id.run, Class: info.Class, Cells: info.Cells, Width: info.Width})
+	e.post(node.EngineReady{Stage: l.id.stage, Run: l.id.run, Class: info.Class, Cells: info.Cells, Width: info.Width, CellBytes: info.CellBytes})
 	side.Go(func() { e.forward(ctx, l, eng, a) })
 	select {
 	case <-eng.Done():

@@ -69,7 +69,8 @@ type EngineReady struct {
 	Class string
 	Cells int
 	Width int // bytes of one row of hidden state
-	// CellBytes is the bytes of one position's KV in all layers of the stage.
+	// CellBytes is the bytes of one position's KV in all layers of the stage; 0 if it
+	// can't be copied.
 	CellBytes int
 }
 

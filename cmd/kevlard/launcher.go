@@ -51,8 +51,18 @@ type process struct {
 func (p process) Info() daemon.EngineInfo {
 	i := p.Process.Info()
 	return daemon.EngineInfo{
-		Class: i.Class, Cells: i.Cells, Width: p.width, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
+		Class: i.Class, Cells: i.Cells, Width: p.width, CellBytes: i.CellBytes, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
 	}
+}
+
+// ReadCells implements daemon.Engine.
+func (p process) ReadCells(ctx context.Context, cell, n int, dst []byte) error {
+	return p.Process.Read(ctx, cell, n, dst)
+}
+
+// WriteCells implements daemon.Engine.
+func (p process) WriteCells(ctx context.Context, cell, n int, src []byte) error {
+	return p.Process.Write(ctx, cell, n, src)
 }
 
 // Exit implements daemon.Engine.

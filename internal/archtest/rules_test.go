@@ -26,7 +26,7 @@ func imports() map[string][]string {
 		"model/fairy":             {},
 		"engine":                  {"", "engine/sampler", "model"},
 		"engine/sampler":          {""},
-		"daemon":                  {"", "daemon/report", "internal/lifecycle", "membership", "mesh", "node", "protocol", "stage", "topology"},
+		"daemon":                  {"", "daemon/report", "internal/lifecycle", "kvstream", "membership", "mesh", "node", "protocol", "stage", "topology"},
 		"daemon/report":           {},
 		"daemon/toy":              {"", "daemon", "internal/toymodel", "stage"},
 		"api":                     {"", "daemon/report"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -40,6 +41,7 @@ type Daemon struct {
 	streams streams
 	board   *board
 	metrics *metrics
+	copies  copies
 	seldom  seldom
 	outages outages
 
@@ -104,7 +106,11 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err = d.bindRing(deps); err != nil {
+	bulk, err := d.bindCopies(deps)
+	if err == nil {
+		err = d.bindRing(deps, bulk)
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.unbind())
 	}
 	return d, nil
@@ -127,8 +133,9 @@ func (d *Daemon) describe() (record, []node.Assigned) {
 	return own, assigned
 }
 
-// bindRing binds gossip; the mesh is bound, so its port is known.
-func (d *Daemon) bindRing(deps Deps) error {
+// bindRing binds gossip; the mesh and bulk transport are bound, so their ports are
+// known.
+func (d *Daemon) bindRing(deps Deps, bulk string) error {
 	gossip, err := membership.Advertise(d.cfg.GossipAdvertise, d.cfg.GossipBind, d.cfg.Dev, membership.SystemInterfaces)
 	if err != nil {
 		return fmt.Errorf("ring %w", err)
@@ -137,22 +144,35 @@ func (d *Daemon) bindRing(deps Deps) error {
 	if err != nil {
 		return fmt.Errorf("mesh %w", err)
 	}
+	if bulk != "" {
+		if bulk, err = membership.Advertise(withoutPort(d.cfg.MeshAdvertise), bulk, d.cfg.Dev, membership.SystemInterfaces); err != nil {
+			return fmt.Errorf("bulk transport %w", err)
+		}
+	}
 	d.ring, err = membership.New(membership.Config{
 		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
 		Meta: membership.Meta{
-			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: fabric, Bulk: d.cfg.BulkAddr,
+			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: fabric, Bulk: bulk,
 			API: d.cfg.APIAddr, Record: 1, Version: d.cfg.Version,
 		},
 	})
 	return err
 }
 
-// unbind releases the mesh port after a failed New.
+// withoutPort takes the port off the operator's words: it is the mesh's.
+func withoutPort(advertise string) string {
+	if host, _, err := net.SplitHostPort(advertise); err == nil {
+		return host
+	}
+	return advertise
+}
+
+// unbind releases the ports of mesh and bulk transport after a failed New.
 func (d *Daemon) unbind() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	return d.mesh.Run(ctx)
+	return errors.Join(d.copies.run(ctx), d.mesh.Run(ctx))
 }
 
 // Run runs the node until ctx ends, Leave has left the ring, or a part fails. It
@@ -168,6 +188,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
 		lifecycle.Part{Name: "ring", Run: d.ring.Run, Grace: ringGrace},
 		lifecycle.Part{Name: "log", Run: d.logEvents, Grace: logGrace},
+		lifecycle.Part{Name: "copies", Run: d.copies.run, Grace: copiesGrace},
 		lifecycle.Part{Name: "engines", Run: d.engines.run, Grace: enginesGrace},
 		lifecycle.Part{Name: "records", Run: d.follow, Grace: recordsGrace},
 		lifecycle.Part{Name: "loop", Run: d.loop, Grace: loopGrace},

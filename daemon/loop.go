@@ -154,6 +154,14 @@ func (d *Daemon) apply(e node.Effect) {
 		d.engines.killEngine(e)
 	case node.RunBatch:
 		d.engines.runBatch(e)
+	case node.Export:
+		d.engines.export(e)
+	case node.Load:
+		d.engines.load(e)
+	case node.StoreRows:
+		d.copies.keeper.storeRows(e)
+	case node.DropRows:
+		d.copies.keeper.dropRows(e)
 	case node.Emit:
 		d.metrics.tokens.WithLabelValues("generated").Inc()
 		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token) {

@@ -22,6 +22,9 @@ type metrics struct {
 	shed     *prometheus.CounterVec
 	ttft     prometheus.Histogram
 	garbage  prometheus.Counter
+
+	replicated *prometheus.CounterVec
+	rejected   *prometheus.CounterVec
 }
 
 func newMetrics(d *Daemon) *metrics {
@@ -48,8 +51,14 @@ func newMetrics(d *Daemon) *metrics {
 		garbage: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kevlard_bad_messages_total", Help: "Messages and frames from peers that this build could not read.",
 		}),
+		replicated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kevlard_replicated_bytes_total", Help: "KV sent to standbys.",
+		}, []string{"transport"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kevlard_kv_rejected_total", Help: "Pieces of KV from peers, and stored copies, that were not used.",
+		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, gauges{d},
+	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -153,8 +153,11 @@ type RowsArrived struct {
 	Intact bool
 }
 
-// RowsStored reports that a StoreRows is done.
-type RowsStored struct{ Piece uint64 }
+// RowsStored reports the end of a StoreRows.
+type RowsStored struct {
+	Piece  uint64
+	Failed string // why the rows are not in their place; "" if they are
+}
 
 func (Exported) event()    {}
 func (Loaded) event()      {}

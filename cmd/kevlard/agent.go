@@ -194,7 +194,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
-	dcfg.BulkAddr = bulkAddr(cfg)
+	dcfg.BulkListen = bulkListen(cfg)
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
 	}
@@ -235,12 +235,11 @@ func meshAdvertise(cfg config.Config) string {
 	return cfg.Ring.Advertise
 }
 
-// bulkAddr returns where bulk transfers will listen. Nothing does so far; the
-// address is told to others already.
-func bulkAddr(cfg config.Config) string {
+// bulkListen returns where bulk transfers are taken: at the mesh's address.
+func bulkListen(cfg config.Config) string {
 	host, _, err := net.SplitHostPort(cfg.Mesh.Bind)
-	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
-		return ""
+	if err != nil {
+		return "" // the mesh will say what is wrong with it
 	}
 	return net.JoinHostPort(host, strconv.Itoa(cfg.Mesh.BulkPort))
 }

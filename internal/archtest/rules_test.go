@@ -18,6 +18,7 @@ func imports() map[string][]string {
 
 		// Doing. Drivers never import one another.
 		"kvstream":                {"", "kvstream/index", "protocol"},
+		"kvstream/mover":          {""},
 		"membership":              {""},
 		"membership/memtransport": {},
 		"mesh":                    {""},
@@ -26,7 +27,7 @@ func imports() map[string][]string {
 		"model/fairy":             {},
 		"engine":                  {"", "engine/sampler", "model"},
 		"engine/sampler":          {""},
-		"daemon":                  {"", "daemon/report", "internal/lifecycle", "kvstream", "membership", "mesh", "node", "protocol", "stage", "topology"},
+		"daemon":                  {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "membership", "mesh", "node", "protocol", "stage", "topology"},
 		"daemon/report":           {},
 		"daemon/toy":              {"", "daemon", "internal/toymodel", "stage"},
 		"api":                     {"", "daemon/report"},

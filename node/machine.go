@@ -122,6 +122,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case RowsStored:
 		if a := m.copies.Stored(now, ev.Piece); a != nil {
 			out = append(out, Send{a.To, a.Message})
+			out = m.warm(now, a.Message.Stage, a.Message.Session, out)
 		}
 	case Submit:
 		out = m.submit(now, ev, out)
@@ -161,6 +162,7 @@ func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 	}
 	m.late = 0
 	m.copies.Expire(now)
+	m.cool()
 	out = m.links(now, out)
 	for {
 		id, ok := m.timers.pop(now)

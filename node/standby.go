@@ -108,3 +108,27 @@ func (m *Machine) standbyGone(now kevlard.Instant, n kevlard.NodeID, out []Effec
 	}
 	return out
 }
+
+// warm brings the engine's copy of a session up to date, if copies are to be hot.
+func (m *Machine) warm(now kevlard.Instant, key kevlard.StageKey, id kevlard.SessionID, out []Effect) []Effect {
+	if !m.cfg.KV.Hot {
+		return out
+	}
+	for i, s := range m.stages {
+		if s.Key() == key {
+			out = m.fromStage(now, i, s.Warm(now, id, nil), out)
+		}
+	}
+	return out
+}
+
+// cool gives up the engines' copies of what is kept no more.
+func (m *Machine) cool() {
+	for _, g := range m.copies.TakeGone() {
+		for _, s := range m.stages {
+			if s.Key() == g.Stage {
+				s.Cool(g.Session)
+			}
+		}
+	}
+}

@@ -86,6 +86,9 @@ func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged 
 	if s.parked != nil { // a newer term: it finds the cells as they are now
 		return m.schedule(now, m.unpark(now, s, out))
 	}
+	if m.warm[s.id] == s { // more may have come meanwhile
+		return m.Warm(now, s.id, out)
+	}
 	out = append(out, Reply{t.owner, m.prepared(s)})
 	return m.schedule(now, m.assign(now, s, t.msg.Standby, out))
 }

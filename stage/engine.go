@@ -92,5 +92,8 @@ func (m *Machine) forget() {
 	for _, s := range m.sorted() {
 		m.drop(s)
 	}
+	for _, w := range m.hot() {
+		m.cool(w)
+	}
 	m.fast, m.slow = nil, nil
 }

@@ -66,6 +66,7 @@ type Machine struct {
 
 	cells *extents
 	slots map[kevlard.SessionID]*slot
+	warm  map[kevlard.SessionID]*slot // hot copies
 	tombs tombstones
 	fast  []work // decodes and replays
 	slow  []work // prefill chunks
@@ -149,7 +150,7 @@ func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, state: topology.Cold, cells: newExtents(0), restartAt: 0,
 		slots: map[kevlard.SessionID]*slot{}, tombs: newTombstones(cfg.Limits.Tombstones), pace: newPace(),
-		transfers: map[uint64]*transfer{},
+		transfers: map[uint64]*transfer{}, warm: map[kevlard.SessionID]*slot{},
 	}
 }
 
@@ -170,11 +171,11 @@ func (m *Machine) Counters() Counters { return m.counters }
 // Sessions returns how many sessions hold room here.
 func (m *Machine) Sessions() int { return len(m.slots) }
 
-// FreeCells returns how many KV positions are not granted.
-func (m *Machine) FreeCells() int { return m.cells.available() }
+// FreeCells returns how many KV positions no session has been granted.
+func (m *Machine) FreeCells() int { return m.roomy().available() }
 
 // Room returns the most KV positions that one session could be granted now.
-func (m *Machine) Room() int { return m.cells.largest() }
+func (m *Machine) Room() int { return m.roomy().largest() }
 
 // QueuedRows returns the rows that wait for a batch.
 func (m *Machine) QueuedRows() int {

@@ -43,6 +43,12 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	case !link:
 		return refuse(protocol.RefusedLink, fmt.Sprintf("no connection to %s", p.Next))
 	}
+	if w := m.warm[p.Session]; s == nil && w != nil && w.busy() {
+		if w.parked == nil || p.Fence.Compare(w.parked.msg.Fence) >= 0 {
+			w.parked = &parkedPrepare{from, p, link}
+		}
+		return out
+	}
 	if s != nil && s.busy() {
 		if s.parked == nil || p.Fence.Compare(s.parked.msg.Fence) >= 0 {
 			s.parked = &parkedPrepare{from, p, link}
@@ -53,7 +59,9 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		if len(m.slots) >= m.cfg.Limits.Sessions {
 			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d sessions, the most that are held", len(m.slots)))
 		}
-		s = &slot{id: p.Session}
+		if s = m.adopt(p.Session); s == nil {
+			s = &slot{id: p.Session}
+		}
 	} else {
 		m.counters.Fenced += uint64(m.unqueue(s))
 	}
@@ -62,6 +70,9 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		// Growing loses what was held: the cells may be granted to another.
 		s.cells, s.held, s.tokens = span{}, 0, nil
 		grant, ok := m.cells.grant(p.Positions)
+		for !ok && m.coolOne() {
+			grant, ok = m.cells.grant(p.Positions)
+		}
 		if !ok {
 			delete(m.slots, s.id)
 			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d positions wanted, %d free of %d, at most %d in a row", p.Positions, m.cells.available(), m.cells.total, m.cells.largest()))

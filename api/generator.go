@@ -73,6 +73,7 @@ type Stream interface {
 // Update is what became of a session since the last one.
 type Update struct {
 	Tokens    []kevlard.Token
+	Logprobs  []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
 	Done      bool
 	Reason    string // with Done: stop, length, cancelled or error
 	Err       *kevlard.Failure

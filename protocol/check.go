@@ -59,7 +59,11 @@ func (m Refused) check() error {
 }
 
 func (m Step) check() error {
-	return errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens))
+	err := errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens))
+	if m.Logprobs != nil {
+		err = errors.Join(err, m.Logprobs.Check())
+	}
+	return err
 }
 
 func (m Probe) check() error { return checkSession(m.Session, m.Fence, m.Lo) }

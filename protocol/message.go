@@ -114,6 +114,8 @@ type Step struct {
 	Next    kevlard.Pos       `cbor:"3,keyasint"`
 	Sampled bool              `cbor:"4,keyasint,omitempty"`
 	Token   kevlard.Token     `cbor:"5,keyasint,omitempty"`
+	// Logprobs go with Token if Prepare's sampling asks for them.
+	Logprobs *kevlard.Logprobs `cbor:"6,keyasint,omitempty"`
 }
 
 // Probe asks a stage how far it is with a session.

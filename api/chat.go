@@ -41,9 +41,10 @@ type chatBody struct {
 	fields
 	Messages json.RawMessage `json:"messages"`
 
+	Logprobs    *bool `json:"logprobs"`
+	TopLogprobs *int  `json:"top_logprobs"`
+
 	// Known, and refused where they would change the answer.
-	Logprobs         json.RawMessage `json:"logprobs"`
-	TopLogprobs      json.RawMessage `json:"top_logprobs"`
 	Tools            json.RawMessage `json:"tools"`
 	ToolChoice       json.RawMessage `json:"tool_choice"`
 	Functions        json.RawMessage `json:"functions"`
@@ -62,6 +63,9 @@ func (b *chatBody) check(models []Model) (*completion, *Error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := c.parseChatLogprobs(b.Logprobs, b.TopLogprobs); err != nil {
+		return nil, err
+	}
 	messages, err := parseMessages(b.Messages)
 	if err != nil {
 		return nil, err
@@ -69,7 +73,7 @@ func (b *chatBody) check(models []Model) (*completion, *Error) {
 	if err := c.render(messages); err != nil {
 		return nil, err
 	}
-	preset := max(1, min(defaultChatTokens, c.model.Context-len(c.gen.Prompt)))
+	preset := max(1, min(defaultChatTokens, c.model.Context-len(c.prompts[0].ids)))
 	return c, c.lengths(&b.fields, "messages", preset)
 }
 
@@ -83,8 +87,6 @@ func (b *chatBody) refuse() *Error {
 		value   json.RawMessage
 		neutral string // a value that changes nothing
 	}{
-		{"logprobs", b.Logprobs, `false`},
-		{"top_logprobs", b.TopLogprobs, `0`},
 		{"tools", b.Tools, `[]`},
 		{"tool_choice", b.ToolChoice, `"none"`},
 		{"functions", b.Functions, `[]`},
@@ -216,6 +218,6 @@ func (c *completion) render(messages []Message) *Error {
 	if len(ids) == 0 {
 		return badField("messages", "the chat template of %s makes an empty prompt of these messages", c.model.Name)
 	}
-	c.gen.Prompt = ids
+	c.prompts = []prompt{{ids: ids}}
 	return nil
 }

@@ -44,19 +44,12 @@ type chatBody struct {
 	Logprobs    *bool `json:"logprobs"`
 	TopLogprobs *int  `json:"top_logprobs"`
 
-	// Known, and refused where they would change the answer.
-	Tools            json.RawMessage `json:"tools"`
-	ToolChoice       json.RawMessage `json:"tool_choice"`
-	Functions        json.RawMessage `json:"functions"`
-	FunctionCall     json.RawMessage `json:"function_call"`
-	Modalities       json.RawMessage `json:"modalities"`
-	Audio            json.RawMessage `json:"audio"`
-	WebSearchOptions json.RawMessage `json:"web_search_options"`
+	unbuiltChat
 }
 
 // check implements requestBody.
 func (b *chatBody) check(models []Model) (*completion, *Error) {
-	if err := b.refuse(); err != nil {
+	if err := refuseUnbuilt(b.unbuiltChat.list()); err != nil {
 		return nil, err
 	}
 	c, err := b.fields.check(models)
@@ -79,30 +72,6 @@ func (b *chatBody) check(models []Model) (*completion, *Error) {
 
 // form implements requestBody.
 func (b *chatBody) form(c *completion) form { return newChatForm(c) }
-
-// refuse names the first field whose effect we do not have.
-func (b *chatBody) refuse() *Error {
-	for _, f := range []struct {
-		name    string
-		value   json.RawMessage
-		neutral string // a value that changes nothing
-	}{
-		{"tools", b.Tools, `[]`},
-		{"tool_choice", b.ToolChoice, `"none"`},
-		{"functions", b.Functions, `[]`},
-		{"function_call", b.FunctionCall, `"none"`},
-		{"modalities", b.Modalities, `["text"]`},
-		{"audio", b.Audio, `null`},
-		{"web_search_options", b.WebSearchOptions, `null`},
-	} {
-		// tool_choice auto without tools is what some clients always send.
-		if isOneOf(f.value, f.neutral) || f.name == "tool_choice" && isOneOf(f.value, `"auto"`) {
-			continue
-		}
-		return unsupported(f.name, "%s is not supported yet: leave the field out", f.name)
-	}
-	return nil
-}
 
 // parseMessages checks the messages. Fields are named as in messages[2].content.
 func parseMessages(raw json.RawMessage) ([]Message, *Error) {

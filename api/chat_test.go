@@ -79,6 +79,12 @@ func TestBadChats(t *testing.T) {
 		{"modalities", hi + `,"modalities":["text","audio"]}`, 400, "modalities", "unsupported_parameter", "modalities is not supported yet: leave the field out"},
 		{"audio", hi + `,"audio":{"voice":"x"}}`, 400, "audio", "unsupported_parameter", "audio is not supported yet: leave the field out"},
 		{"web search", hi + `,"web_search_options":{}}`, 400, "web_search_options", "unsupported_parameter", "web_search_options is not supported yet: leave the field out"},
+		{"echo", hi + `,"echo":true}`, 400, "echo", "unsupported_parameter", "echo is not supported yet: leave the field out"},
+		{"own template", hi + `,"chat_template":"x"}`, 400, "chat_template", "unsupported_parameter", "chat_template is not supported yet: leave the field out"},
+		{"template values", hi + `,"chat_template_kwargs":{"enable_thinking":false}}`, 400, "chat_template_kwargs", "unsupported_parameter", "chat_template_kwargs is not supported yet: leave the field out"},
+		{"continue", hi + `,"continue_final_message":true}`, 400, "continue_final_message", "unsupported_parameter", "continue_final_message is not supported yet: leave the field out"},
+		{"no generation prompt", hi + `,"add_generation_prompt":false}`, 400, "add_generation_prompt", "unsupported_parameter", "add_generation_prompt is not supported yet: leave the field out"},
+		{"structured", hi + `,"structured_outputs":{"json":{}}}`, 400, "structured_outputs", "unsupported_parameter", "structured_outputs is not supported yet: leave the field out"},
 		{"json mode", hi + `,"response_format":{"type":"json_schema"}}`, 400, "response_format", "unsupported_parameter", "response_format is not supported yet: only text is"},
 		{"stream options", hi + `,"stream_options":{}}`, 400, "stream_options", "-", "stream_options is only allowed when stream is true"},
 		{"temperature", hi + `,"temperature":-1}`, 400, "temperature", "-", "temperature is -1: want 0 to 2"},
@@ -131,7 +137,7 @@ func TestChatAccepted(t *testing.T) {
 		{"old limit", `"messages":[{"role":"user","content":"hi"}],"max_tokens":7`, "user:hi\nassistant:", 7},
 		{"new limit", `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":8`, "user:hi\nassistant:", 8},
 		{"equal limits", `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":8,"max_tokens":8`, "user:hi\nassistant:", 8},
-		{"neutral values", `"messages":[{"role":"assistant","content":"hi","tool_calls":[],"function_call":null,"refusal":null}],"max_tokens":1,"n":1,"logprobs":false,"top_logprobs":0,"tools":[],"tool_choice":"auto","functions":null,"function_call":"none","modalities":["text"],"audio":null,"response_format":{"type":"text"},"user":"me","store":false,"metadata":{},"stop":null,"stream_options":null`, "assistant:hi\nassistant:", 1},
+		{"neutral values", `"messages":[{"role":"assistant","content":"hi","tool_calls":[],"function_call":null,"refusal":null}],"max_tokens":1,"n":1,"logprobs":false,"top_logprobs":0,"tools":[],"tool_choice":"auto","functions":null,"function_call":"none","modalities":["text"],"audio":null,"echo":false,"add_generation_prompt":true,"chat_template_kwargs":{},"response_format":{"type":"text"},"user":"me","store":false,"metadata":{},"stop":null,"stream_options":null`, "assistant:hi\nassistant:", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp, text := postTo(t, ts, chatPath, `{"model":"toy",`+c.body+`}`)

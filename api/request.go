@@ -45,6 +45,7 @@ type fields struct {
 	ResponseFormat *struct {
 		Type string `json:"type"`
 	} `json:"response_format"`
+	unbuiltFields
 }
 
 // requestBody is the body of a completion or a chat.
@@ -200,7 +201,7 @@ func (b *fields) refuse() *Error {
 	if b.ResponseFormat != nil && b.ResponseFormat.Type != "text" {
 		return unsupported("response_format", "response_format is not supported yet: only text is")
 	}
-	return nil
+	return refuseUnbuilt(b.unbuiltFields.list())
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }

@@ -75,6 +75,9 @@ func TestBadRequests(t *testing.T) {
 		{"logprobs true", `{"model":"toy","prompt":"a","logprobs":true}`, 400, "logprobs", "-", wrongLogprobs},
 		{"logprobs fraction", `{"model":"toy","prompt":"a","logprobs":1.5}`, 400, "logprobs", "-", wrongLogprobs},
 		{"logprobs with echo", `{"model":"toy","prompt":"a","logprobs":1,"echo":true}`, 400, "logprobs", "-", "logprobs with echo: the prompt's logprobs are not computed: leave one of the two fields out"},
+		{"guided", `{"model":"toy","prompt":"a","guided_json":{}}`, 400, "guided_json", "unsupported_parameter", "guided_json is not supported yet: leave the field out"},
+		{"stop ids", `{"model":"toy","prompt":"a","stop_token_ids":[5]}`, 400, "stop_token_ids", "unsupported_parameter", "stop_token_ids is not supported yet: leave the field out"},
+		{"beams", `{"model":"toy","prompt":"a","use_beam_search":true}`, 400, "use_beam_search", "unsupported_parameter", "use_beam_search is not supported yet: leave the field out"},
 		{"suffix", `{"model":"toy","prompt":"a","suffix":"x"}`, 400, "suffix", "unsupported_parameter", "suffix is not supported: leave the field out"},
 		{"presence", `{"model":"toy","prompt":"a","presence_penalty":2.5}`, 400, "presence_penalty", "-", "presence_penalty is 2.5: want -2 to 2"},
 		{"frequency", `{"model":"toy","prompt":"a","frequency_penalty":-3}`, 400, "frequency_penalty", "-", "frequency_penalty is -3: want -2 to 2"},
@@ -154,7 +157,7 @@ func TestAccepted(t *testing.T) {
 		}},
 		{"exactly the context", `{"model":"toy","prompt":"ab","max_tokens":98}`, func(r GenRequest) bool { return r.MaxTokens == 98 }},
 		{
-			"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"user":"me","unknown":[1]}`,
+			"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"stop_token_ids":[],"bad_words": [ ],"use_beam_search":false,"guided_json":null,"user":"me","unknown":[1]}`,
 			func(r GenRequest) bool { return len(r.Prompt) == 1 },
 		},
 		{"session", `{"model":"toy","prompt":"a","session":"s-1"}`, func(r GenRequest) bool { return r.Session == "s-1" }},
@@ -216,4 +219,29 @@ func FuzzBody(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestUnbuiltAreRefused: each of the fields is refused by its own name, and is taken
+// with each of its neutral values and with null.
+func TestUnbuiltAreRefused(t *testing.T) {
+	_, ts := newTestServer(t, &toy{}, 0)
+	completion, chat := `{"model":"toy","prompt":"a"`, `{`+said("hi")
+	try := func(path, start string, list []unbuilt) {
+		for _, f := range list {
+			for value, status := range map[string]int{`{"no":["such","value"]}`: 400, `null`: 200} {
+				resp, text := postTo(t, ts, path, fmt.Sprintf(`%s,%q:%s}`, start, f.name, value))
+				if resp.StatusCode != status || status == 400 && !strings.Contains(text, fmt.Sprintf(`"param":%q`, f.name)) {
+					t.Errorf("%s: %s: %d %s", f.name, value, resp.StatusCode, text)
+				}
+			}
+			for _, value := range f.neutral {
+				if resp, text := postTo(t, ts, path, fmt.Sprintf(`%s,%q: %s }`, start, f.name, value)); resp.StatusCode != 200 {
+					t.Errorf("%s: %s: %d %s", f.name, value, resp.StatusCode, text)
+				}
+			}
+		}
+	}
+	var b chatBody
+	try("/v1/completions", completion, b.unbuiltFields.list())
+	try(chatPath, chat, append(b.unbuiltFields.list(), b.unbuiltChat.list()...))
 }

@@ -174,7 +174,7 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 			}
 		case BatchDone:
 			if s.Key() == ev.Stage {
-				out = m.fromStage(now, i, s.BatchDone(now, ev.Run, ev.Batch, ev.Rows, ev.Tokens, nil), out)
+				out = m.fromStage(now, i, s.BatchDone(now, ev.Run, ev.Batch, ev.Rows, ev.Sampled, nil), out)
 			}
 		}
 	}

@@ -235,7 +235,7 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 		return append(out, SendFrame{e.To, e.Frame})
 	case session.Emit:
 		m.counters.GeneratedTokens++
-		return append(out, Emit{s.ID(), e.Index, e.Token})
+		return append(out, Emit{s.ID(), e.Index, e.Token, e.Logprobs})
 	case session.Finish:
 		if e.Err != nil && e.Err.Code == "poisoned" {
 			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))

@@ -64,8 +64,9 @@ type SendFrame struct {
 
 // Emit hands a generated token to the client.
 type Emit struct {
-	Index int
-	Token kevlard.Token
+	Index    int
+	Token    kevlard.Token
+	Logprobs *kevlard.Logprobs // if the request asks for them, else nil
 }
 
 // Finish is a session's last effect.

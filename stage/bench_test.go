@@ -126,11 +126,11 @@ func (b *bench) running() Batch {
 func (b *bench) finish(x Batch) {
 	b.pass(time.Millisecond)
 	var rows [][]byte
-	var ts []kevlard.Token
+	var ts []kevlard.Sampled
 	for _, p := range x.Parts {
 		rows = append(rows, make([]byte, len(p.Tokens)*width))
 		if p.Sample {
-			ts = append(ts, 9)
+			ts = append(ts, kevlard.Sampled{Token: 9})
 		}
 	}
 	b.out = b.m.BatchDone(b.now, b.m.engine, x.ID, rows, ts, nil)

@@ -76,7 +76,7 @@ func (m *Machine) describeBatch(b *running) Batch {
 
 // BatchDone takes the engine's result: rows for the next stage, or at the last
 // stage one token for each part that sampled.
-func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byte, tokens []kevlard.Token, out []Effect) []Effect {
+func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byte, sampled []kevlard.Sampled, out []Effect) []Effect {
 	b := m.batch
 	if engine != m.engine || b == nil || b.id != id {
 		m.counters.Fenced++
@@ -95,9 +95,9 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	for i, w := range b.work {
 		s := w.slot
 		s.inBatch = false
-		var token kevlard.Token
+		var chosen kevlard.Sampled
 		if m.cfg.Last && w.item.Sample {
-			token, tokens = tokens[0], tokens[1:]
+			chosen, sampled = sampled[0], sampled[1:]
 		}
 		if s.closed {
 			m.counters.Fenced++
@@ -116,7 +116,10 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 			continue
 		}
 		if m.cfg.Last {
-			out = append(out, Reply{s.owner, protocol.Step{Session: s.id, Fence: s.fence, Next: s.held, Sampled: w.item.Sample, Token: token, Marks: m.marks(w)}})
+			out = append(out, Reply{s.owner, protocol.Step{
+				Session: s.id, Fence: s.fence, Next: s.held, Sampled: w.item.Sample,
+				Token: chosen.Token, Logprobs: chosen.Logprobs, Marks: m.marks(w),
+			}})
 			continue
 		}
 		it := w.item

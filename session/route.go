@@ -78,11 +78,13 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	// At the old fence: who is left now may get a part under the new one.
 	out = m.closeHops(m.old, r, out)
 	m.fence.Term++
+	before, copies, marks := m.Previous(), m.standbys, m.marks
 	m.route, m.old, m.class = r, nil, class
 	if standbys == nil {
 		standbys = make([]kevlard.NodeID, len(r))
 	}
 	m.standbys, m.marks = standbys, make([]kevlard.Pos, len(r))
+	m.keepMarks(before, copies, marks)
 	m.have = make([]int, len(r))
 	m.started = false
 	for i, h := range r {
@@ -98,8 +100,10 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 		}
 		out = append(out, Send{h.Node, p})
 	}
-	// A stage answers at the end of its running batch, which a slow one takes long for.
-	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace))
+	// A stage answers at the end of its running batch, which a slow one takes long for,
+	// and when it has loaded the copy that it may have.
+	load := time.Duration(len(m.tokens)) * loadPosition
+	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
 	return out
 }
 

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -50,6 +51,17 @@ func (m *Machine) WantsStandby(now kevlard.Instant) int {
 	return -1
 }
 
+// keepMarks carries over what is known of the copies whose hop and standby stay.
+func (m *Machine) keepMarks(before kevlard.Route, standbys []kevlard.NodeID, marks []kevlard.Pos) {
+	for i, h := range m.route {
+		for j, old := range before {
+			if old == h && j < len(standbys) && standbys[j] == m.standbys[i] {
+				m.marks[i] = marks[j]
+			}
+		}
+	}
+}
+
 // SetStandby gives a hop its standby. With none the session asks again later.
 func (m *Machine) SetStandby(now kevlard.Instant, hop int, n kevlard.NodeID, out []Effect) []Effect {
 	if n == "" {
@@ -71,7 +83,9 @@ func (m *Machine) StandbyLost(now kevlard.Instant, from kevlard.NodeID, l protoc
 		return out
 	}
 	m.standbys[i], m.marks[i] = "", 0
-	m.shun(now, l.Standby)
+	if !strings.HasPrefix(l.Cause, "unreachable") { // whether it can be reached the node knows better
+		m.shun(now, l.Standby)
+	}
 	return append(out, Note{Type: "standby-lost", Node: l.Standby, Cause: l.Cause})
 }
 

@@ -90,7 +90,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
 	own, assigned := d.describe()
-	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits})
+	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys})
 	var err error
 	pull := func(ctx context.Context, from kevlard.NodeID) ([]byte, error) {
 		return d.mesh.Call(ctx, from, methodRecord, nil)

@@ -35,10 +35,10 @@ type Engine interface {
 	// Info says what was loaded. It does not change.
 	Info() EngineInfo
 	// Forward computes one batch: rows has one entry for each part (at the last
-	// stage nil entries or none), tokens one for each part that samples. After an
+	// stage nil entries or none), sampled one for each part that samples. After an
 	// error the engine is of no further use; ErrNoMemory says that the batch is not to
 	// blame. It returns at once when the engine exits.
-	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, tokens []kevlard.Token, err error)
+	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, sampled []kevlard.Sampled, err error)
 	// ReadCells copies the KV of n cells from cell on to dst, n x Info().CellBytes: for
 	// each layer the keys of all cells, then their values (kvstream.Layout). It runs
 	// beside a Forward that does not write these cells.

@@ -122,5 +122,27 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 		emit(prometheus.GaugeValue, "kevlard_stage_ready", "1 when the stage here takes work.", ready,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	}
+	g.copies(s, emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
+}
+
+// copies tells of KV: what is kept, what was not used, how far standbys are behind.
+func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, help string, v float64, labels ...string)) {
+	kv := s.node.KV
+	bytes := func(v int64, tier, kind string) {
+		emit(prometheus.GaugeValue, "kevlard_kv_bytes", "KV held here: in engines, in block memory, and in buffers on its way.", float64(v), "tier", tier, "kind", kind)
+	}
+	bytes(g.d.engines.cellsInUse(s), "engine", "session")
+	bytes(kv.Bytes-kv.CachedBytes, "ram", "standby")
+	bytes(kv.CachedBytes, "ram", "prefix")
+	bytes(g.d.copies.keeper.buffers.Used()+g.d.copies.sender.buffers.Used(), "ram", "buffer")
+	lag := 0
+	for _, i := range s.node.Sessions {
+		for hop, n := range i.Standbys {
+			if n != "" && hop < len(i.Replicated) {
+				lag = max(lag, i.Tokens-i.Replicated[hop])
+			}
+		}
+	}
+	emit(prometheus.GaugeValue, "kevlard_standby_lag_tokens", "The most tokens of a session owned here that one of its standbys lacks.", float64(lag))
 }

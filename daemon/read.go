@@ -160,10 +160,14 @@ func (d *Daemon) ownSessions() report.Sessions {
 			ID: string(s.ID), Model: s.Model.String(), Owner: string(d.cfg.Name), Epoch: s.Fence.Epoch, Term: s.Fence.Term, Tokens: s.Tokens,
 			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),
 		}
-		for _, h := range s.Route {
+		for i, h := range s.Route {
 			r.Route = append(r.Route, string(h.Node))
-			r.Standbys = append(r.Standbys, []string{}) // no copies yet: failover recomputes
-			r.ReplicatedThrough = append(r.ReplicatedThrough, 0)
+			standbys, through := []string{}, 0
+			if i < len(s.Standbys) && i < len(s.Replicated) && s.Standbys[i] != "" {
+				standbys, through = append(standbys, string(s.Standbys[i])), s.Replicated[i]
+			}
+			r.Standbys = append(r.Standbys, standbys)
+			r.ReplicatedThrough = append(r.ReplicatedThrough, through)
 		}
 		out.Sessions = append(out.Sessions, r)
 	}

@@ -114,7 +114,7 @@ type Engine struct {
 func (e *Engine) Info() daemon.EngineInfo { return e.info }
 
 // Forward implements daemon.Engine. A frozen engine answers when it is thawed.
-func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
+func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 	if err := e.pause(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -127,7 +127,7 @@ func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 		}
 	}
 	e.computing.Lock()
-	rows, tokens, err := e.stage.Forward(b)
+	rows, sampled, err := e.stage.Forward(b)
 	e.computing.Unlock()
 	if err != nil {
 		return nil, nil, err
@@ -135,7 +135,7 @@ func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 	if err := e.pause(ctx); err != nil { // frozen or killed while it computed
 		return nil, nil, err
 	}
-	return rows, tokens, nil
+	return rows, sampled, nil
 }
 
 // ReadCells implements daemon.Engine. A toy's cell has one word for each layer; its

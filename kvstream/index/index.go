@@ -36,6 +36,9 @@ type Config struct {
 	Copies int
 	// Lease is how long a copy stays without rows or renewal. Default 10 s.
 	Lease time.Duration
+	// Hot says that copies are also kept in the engine's memory where this node has
+	// the stage: the index then tells which copies have gone.
+	Hot bool
 }
 
 func (c Config) withDefaults() Config {
@@ -71,7 +74,10 @@ type Index struct {
 	tombs    tombs
 	due      kevlard.Instant // no lease ends before
 	used     int64           // bytes of the slots that are not free
-	cache    list            // blocks that only their names hold, least recently used first
+	cached   int64 // bytes of the blocks in cache
+	pins     int   // of all blocks
+	gone     []Gone
+	cache    list // blocks that only their names hold, least recently used first
 	counters Counters
 }
 
@@ -89,6 +95,8 @@ type copied struct {
 	ownerBoot kevlard.BootID
 	source    kevlard.NodeID
 	class     string
+	salt      string
+	positions int // the most it can ever hold
 	seed      Name
 	tokens    []kevlard.Token // of the positions that have a place
 	stored    int             // leading positions that are stored and checked
@@ -132,19 +140,7 @@ type Usage struct {
 
 // Usage counts what is held.
 func (x *Index) Usage() Usage {
-	u := Usage{Copies: len(x.copies), Bytes: x.used}
-	for _, p := range x.pools {
-		for _, b := range p.slots {
-			if b == nil {
-				continue
-			}
-			u.Pins += b.pins
-			if b.idle() {
-				u.CachedBytes += p.blockBytes
-			}
-		}
-	}
-	return u
+	return Usage{Copies: len(x.copies), Bytes: x.used, CachedBytes: x.cached, Pins: x.pins}
 }
 
 // Offer takes a stage's wish to have a copy kept here, and says how much of it is
@@ -161,33 +157,31 @@ func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer
 		x.counters.Stale++
 		return refuse(protocol.RefusedStale, "the session went on without this sender, or is over")
 	}
-	p := x.pools[o.Stage]
-	if p == nil {
-		p = newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
-		x.pools[o.Stage] = p
-	}
-	if p.cellBytes != o.CellBytes {
-		if len(p.slots) > 0 {
-			return refuse(protocol.RefusedNoStage, "one position takes %d bytes at the sender and %d here", o.CellBytes, p.cellBytes)
-		}
-		*p = *newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
-	}
 	seed := Seed(o.Stage, o.Class, o.Salt)
 	if c != nil && c.seed != seed {
 		x.forget(c)
 		c = nil
 	}
 	if c == nil {
-		if len(x.copies) >= x.cfg.Copies {
+		p := x.pools[o.Stage]
+		switch {
+		case p != nil && p.cellBytes != o.CellBytes:
+			return refuse(protocol.RefusedNoStage, "one position takes %d bytes at the sender and %d here", o.CellBytes, p.cellBytes)
+		case len(x.copies) >= x.cfg.Copies:
 			x.counters.Refused++
 			return refuse(protocol.RefusedCapacity, "copies of %d sessions, the most that are kept", len(x.copies))
+		case p == nil:
+			p = newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
+			x.pools[o.Stage] = p
 		}
 		c = &copied{key: key, pool: p, class: o.Class, seed: seed}
+		p.copies++
 		x.copies[key] = c
 	} else {
 		x.abandon(c)
 		x.cut(c, commonPrefix(c.tokens[:c.stored], o.Tokens))
 	}
+	c.salt, c.positions = o.Salt, o.Positions
 	c.fence, c.owner, c.ownerBoot, c.source, c.lease, c.asked = o.Fence, o.Owner, o.OwnerBoot, from, now.Add(x.cfg.Lease), false
 	x.due = min(x.due, c.lease)
 	x.adopt(c, o.Tokens)
@@ -273,20 +267,26 @@ func (x *Index) forget(c *copied) {
 		x.unuse(b)
 	}
 	c.blocks, c.waiting = nil, nil
+	if x.cfg.Hot {
+		x.gone = append(x.gone, Gone{c.key.stage, c.key.session})
+	}
+	c.pool.copies--
+	x.settlePool(c.pool)
 }
 
 // Close ends a session at the stages that start at layer lo, for its owner.
 func (x *Index) Close(from kevlard.NodeID, id kevlard.SessionID, lo int, fence kevlard.Fence) {
-	for stage := range x.pools {
-		c := x.copies[copyKey{id, stage}]
-		if c == nil || stage.Layers.Lo != lo {
-			continue
-		}
-		if c.owner != from || fence.Compare(c.fence) < 0 {
+	for _, c := range x.sorted() {
+		switch {
+		case c.key.session != id || c.key.stage.Layers.Lo != lo:
+		case c.owner != from:
 			x.counters.Stale++
 			return
+		case fence.Compare(c.fence) < 0:
+			x.counters.Stale++
+		default:
+			x.forget(c)
 		}
-		x.forget(c)
 	}
 	x.tombs.add(id, lo, fence)
 }

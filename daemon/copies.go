@@ -33,9 +33,9 @@ func (d *Daemon) bindCopies(deps Deps) (addr string, err error) {
 			return "", fmt.Errorf("bulk transport: %w", err)
 		}
 	}
-	c.sender = newSender(c.mover, d.codec, d.post, func(n int) {
-		d.metrics.replicated.WithLabelValues(d.cfg.transport()).Add(float64(n))
-	})
+	c.sender = newSender(c.mover, c.store, d.codec, d.post)
+	c.sender.reject = d.rejectKV
+	c.sender.sent = func(n int) { d.metrics.replicated.WithLabelValues(d.cfg.transport()).Add(float64(n)) }
 	d.engines.copies = c
 	d.engines.reject = d.rejectKV
 	return addr, nil

@@ -156,6 +156,8 @@ func (d *Daemon) apply(e node.Effect) {
 		d.engines.runBatch(e)
 	case node.Export:
 		d.engines.export(e)
+	case node.SendStored:
+		d.copies.sender.sendStored(e)
 	case node.Load:
 		d.engines.load(e)
 	case node.StoreRows:

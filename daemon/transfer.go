@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/kevlard/kevlard/kvstream"
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 )
@@ -88,20 +87,14 @@ func (e *engines) transfer(ctx context.Context, l *engineLife, eng Engine, cellB
 // read carries out an Export as far as the engine is concerned.
 func (e *engines) read(ctx context.Context, eng Engine, cellBytes int, ev node.Export) {
 	done := node.Exported{Stage: ev.Stage, Run: ev.Run, ID: ev.ID}
-	layout, err := kvstream.LayoutOf(ev.Stage.Layers, cellBytes)
-	if err == nil && ev.Rows.CellBytes != cellBytes {
-		err = fmt.Errorf("cells of %d bytes, the engine's have %d", ev.Rows.CellBytes, cellBytes)
-	}
-	if err != nil {
-		done.Failed = err.Error()
-		e.post(done)
-		return
+	if ev.Rows.CellBytes != cellBytes {
+		panic(fmt.Sprintf("daemon: cells of %d bytes are to be read, the engine's have %d", ev.Rows.CellBytes, cellBytes))
 	}
 	n := len(ev.Rows.Tokens)
-	body, cause := e.copies.sender.room(ev.To, n*cellBytes)
-	if body == nil {
+	body, err := e.copies.sender.room(ev.To, n*cellBytes)
+	if err != nil {
 		e.post(done) // the rows are lost, and not for the engine's fault
-		e.post(node.RowsUnsent{To: ev.To, Session: ev.Rows.Session, Stage: ev.Stage, Cause: cause})
+		e.post(node.RowsUnsent{To: ev.To, Session: ev.Rows.Session, Stage: ev.Stage, Cause: err.Error()})
 		return
 	}
 	if err := eng.ReadCells(ctx, ev.Cell, n, body); err != nil {
@@ -111,7 +104,7 @@ func (e *engines) read(ctx context.Context, eng Engine, cellBytes int, ev node.E
 		return
 	}
 	e.post(done)
-	e.copies.sender.send(outgoing{ev, layout, body})
+	e.copies.sender.send(outgoing{to: ev.To, rows: ev.Rows, body: body})
 }
 
 // fill carries out a Load, in pieces, with buf or a larger one, which it returns.
@@ -125,7 +118,8 @@ func (e *engines) fill(ctx context.Context, eng Engine, cellBytes int, ev node.L
 		if size := n * cellBytes; len(buf) < size {
 			buf = make([]byte, size)
 		}
-		whole, damaged := e.copies.store.Get(ev.Stage, cellBytes, piece, buf)
+		sums, damaged := e.copies.store.Get(ev.Stage, cellBytes, piece, buf)
+		whole := len(sums)
 		if whole > 0 {
 			if err := eng.WriteCells(ctx, ev.Cell+done.N, whole, buf[:whole*cellBytes]); err != nil {
 				e.log.Debug("a copy of KV was not loaded", "stage", ev.Stage.Layers, "run", ev.Run, "err", err)

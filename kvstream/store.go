@@ -102,10 +102,11 @@ func (s *Store) arena(stage kevlard.StageKey, layout Layout) (*arena, error) {
 }
 
 // Get gathers the positions of runs into dst, as an engine writes them, and checks
-// the sum of each. dst has room for all of them. n is how many leading ones are
-// whole: dst[:n*cellBytes] holds n positions then. With damaged, the next one is
-// not.
-func (s *Store) Get(stage kevlard.StageKey, cellBytes int, runs []index.Run, dst []byte) (n int, damaged bool) {
+// the sum of each. dst has room for all of them. It returns the sums of the leading
+// ones that are whole: dst[:len(sums)*cellBytes] holds those then. With damaged, the
+// next one is not.
+func (s *Store) Get(stage kevlard.StageKey, cellBytes int, runs []index.Run, dst []byte) (sums []uint64, damaged bool) {
+	n := 0
 	s.mu.Lock()
 	a := s.arenas[stage]
 	s.mu.Unlock()
@@ -117,7 +118,7 @@ func (s *Store) Get(stage kevlard.StageKey, cellBytes int, runs []index.Run, dst
 		panic(fmt.Sprintf("kvstream: %d bytes for %d positions of %d", len(dst), n, cellBytes))
 	}
 	if a == nil || a.layout.CellBytes() != cellBytes {
-		return 0, n > 0
+		return nil, n > 0
 	}
 	return a.get(runs, n, dst)
 }
@@ -245,9 +246,9 @@ func (a *arena) forget(runs []index.Run) {
 	}
 }
 
-func (a *arena) get(runs []index.Run, n int, dst []byte) (whole int, damaged bool) {
+func (a *arena) get(runs []index.Run, n int, dst []byte) (sums []uint64, damaged bool) {
 	row := a.layout.Row
-	sums := make([]uint64, 0, n)
+	sums = make([]uint64, 0, n)
 	a.mu.RLock()
 	for _, r := range runs {
 		mem, kept, ok := a.slot(r.Slot)
@@ -260,14 +261,14 @@ func (a *arena) get(runs []index.Run, n int, dst []byte) (whole int, damaged boo
 		sums = append(sums, kept[r.At:r.At+r.N]...)
 	}
 	a.mu.RUnlock()
-	whole = a.layout.Whole(dst, n, sums)
+	whole := a.layout.Whole(dst, n, sums)
 	if whole == n {
-		return n, false
+		return sums, false
 	}
 	for run := range a.layout.Runs { // the rows of each run move together
 		copy(dst[run*whole*row:], dst[run*n*row:][:whole*row])
 	}
-	return whole, true
+	return sums[:whole], true
 }
 
 func (a *arena) release(slots []int) error {

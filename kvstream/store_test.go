@@ -3,6 +3,7 @@ package kvstream
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -77,8 +78,12 @@ func get(s *Store, stage kevlard.StageKey, l Layout, runs []index.Run) (out []by
 		total += r.N
 	}
 	dst := bytes.Repeat([]byte{0xee}, total*l.CellBytes())
-	n, damaged = s.Get(stage, l.CellBytes(), runs, dst)
-	return dst[:n*l.CellBytes()], n, damaged
+	sums, damaged := s.Get(stage, l.CellBytes(), runs, dst)
+	out = dst[:len(sums)*l.CellBytes()]
+	if !slices.Equal(sums, l.Sums(nil, out, len(sums))) {
+		panic("the sums are not those of the bytes")
+	}
+	return out, len(sums), damaged
 }
 
 // place is a position in block memory.
@@ -213,11 +218,11 @@ func TestStoreRefuses(t *testing.T) {
 	if err := s.Put(k, 7, in(0), c.sums(), make([]byte, 14)); err == nil {
 		t.Error("cells of 7 bytes in two rows were taken")
 	}
-	if n, damaged := s.Get(stageOf(5), 8, in(0), make([]byte, 16)); n != 0 || !damaged {
-		t.Errorf("a stage that has nothing here: %d positions, damaged %v", n, damaged)
+	if sums, damaged := s.Get(stageOf(5), 8, in(0), make([]byte, 16)); len(sums) != 0 || !damaged {
+		t.Errorf("a stage that has nothing here: %d positions, damaged %v", len(sums), damaged)
 	}
-	if n, damaged := s.Get(k, 16, in(0), make([]byte, 32)); n != 0 || !damaged {
-		t.Errorf("cells of another size: %d positions, damaged %v", n, damaged)
+	if sums, damaged := s.Get(k, 16, in(0), make([]byte, 32)); len(sums) != 0 || !damaged {
+		t.Errorf("cells of another size: %d positions, damaged %v", len(sums), damaged)
 	}
 	for name, runs := range map[string][]index.Run{
 		"too long": {{Slot: 0, At: 3, N: 2}}, "before the slot": {{Slot: 0, At: -1, N: 2}}, "no slot": {{Slot: -1, At: 0, N: 2}},

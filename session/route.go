@@ -73,13 +73,14 @@ func (m *Machine) Previous() kevlard.Route {
 }
 
 // SetRoute raises the term and prepares every stage of r at once. standbys has one
-// node for each hop, "" for none; nil is none at all.
-func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys []kevlard.NodeID, out []Effect) []Effect {
+// node for each hop, "" for none; nil is none at all. sources likewise says who has a
+// copy that the hop's own node lacks.
+func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys, sources []kevlard.NodeID, out []Effect) []Effect {
 	// At the old fence: who is left now may get a part under the new one.
 	out = m.closeHops(m.old, r, out)
 	m.fence.Term++
-	before, copies, marks := m.Previous(), m.standbys, m.marks
-	m.route, m.old, m.class = r, nil, class
+	before, copies, marks := m.copied, m.standbys, m.marks
+	m.route, m.copied, m.old, m.class = r, r, nil, class
 	if standbys == nil {
 		standbys = make([]kevlard.NodeID, len(r))
 	}
@@ -94,6 +95,9 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
 			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
 			Standby: standbys[i], Salt: m.salt(),
+		}
+		if sources != nil {
+			p.Source = sources[i]
 		}
 		if !p.Last {
 			p.Next = r[i+1].Node

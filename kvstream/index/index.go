@@ -74,8 +74,8 @@ type Index struct {
 	tombs    tombs
 	due      kevlard.Instant // no lease ends before
 	used     int64           // bytes of the slots that are not free
-	cached   int64 // bytes of the blocks in cache
-	pins     int   // of all blocks
+	cached   int64           // bytes of the blocks in cache
+	pins     int             // of all blocks
 	gone     []Gone
 	cache    list // blocks that only their names hold, least recently used first
 	counters Counters

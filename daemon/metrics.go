@@ -27,6 +27,11 @@ type metrics struct {
 	rejected   *prometheus.CounterVec
 }
 
+const (
+	rejectedName = "kevlard_kv_rejected_total"
+	rejectedHelp = "KV from peers, and stored KV, that was not used."
+)
+
 func newMetrics(d *Daemon) *metrics {
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
@@ -55,7 +60,7 @@ func newMetrics(d *Daemon) *metrics {
 			Name: "kevlard_replicated_bytes_total", Help: "KV sent to standbys.",
 		}, []string{"transport"}),
 		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "kevlard_kv_rejected_total", Help: "Pieces of KV from peers, and stored copies, that were not used.",
+			Name: rejectedName, Help: rejectedHelp,
 		}, []string{"reason"}),
 	}
 	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, gauges{d},
@@ -136,6 +141,12 @@ func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, h
 	bytes(kv.Bytes-kv.CachedBytes, "ram", "standby")
 	bytes(kv.CachedBytes, "ram", "prefix")
 	bytes(g.d.copies.keeper.buffers.Used()+g.d.copies.sender.buffers.Used(), "ram", "buffer")
+	for reason, n := range map[string]uint64{"capacity": kv.Refused, "stale": kv.Stale, "gap": kv.Gaps, "diverged": kv.Diverged} {
+		emit(prometheus.CounterValue, rejectedName, rejectedHelp, float64(n), "reason", reason)
+	}
+	for kind, n := range map[string]uint64{"exported": kv.Exported, "stored": kv.Positions, "found": kv.Reused, "loaded": kv.Loaded} {
+		emit(prometheus.CounterValue, "kevlard_kv_positions_total", "Positions sent to standbys, stored here for others, found here by an offer, and loaded into engines.", float64(n), "kind", kind)
+	}
 	lag := 0
 	for _, i := range s.node.Sessions {
 		for hop, n := range i.Standbys {

@@ -45,6 +45,7 @@ type ring struct {
 	step    time.Duration
 	poison  kevlard.Token
 	timing  node.Timing
+	fabric  *fabric // moves KV, of which then one copy is kept; nil: none is
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
@@ -61,6 +62,9 @@ func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 	cfg := daemon.Config{
 		Name: name, Ring: "test", Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
 		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing,
+	}
+	if r.fabric != nil {
+		cfg.Standbys = 1
 	}
 	for _, l := range layers {
 		cfg.Role = "host"
@@ -79,8 +83,12 @@ func (r *ring) run(cfg daemon.Config) *member {
 	if os.Getenv("KEVLARD_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", cfg.Name)
 	}
+	deps := daemon.Deps{Launcher: m.launcher, Log: log}
+	if r.fabric != nil {
+		deps.Mover = r.fabric.join(cfg.Name)
+	}
 	var err error
-	if m.Daemon, err = daemon.New(cfg, daemon.Deps{Launcher: m.launcher, Log: log}); err != nil {
+	if m.Daemon, err = daemon.New(cfg, deps); err != nil {
 		r.t.Fatal(err)
 	}
 	m.cfg.GossipBind, m.cfg.MeshListen = m.GossipAddr(), m.MeshAddr() // a restart has the same ports

@@ -23,6 +23,7 @@ func imports() map[string][]string {
 		"model/fairy":              {},
 		"engine":                   {"", "engine/sampler", "model"},
 		"engine/sampler":           {""},
+		"kvstream/codec":           {},
 		"kvstream/mover":           {""},
 		"kvstream/mover/movertest": {"", "kvstream/mover"},
 		"kvstream/tcp":             {"", "kvstream/mover"},

@@ -22,23 +22,21 @@ type copies struct {
 	sender *sender
 }
 
-// bindCopies makes the block store, and the mover unless this node has none. It
-// returns where the mover listens, "" if nowhere.
-func (d *Daemon) bindCopies(deps Deps) (addr string, err error) {
+// bindCopies makes the block store, and the mover unless this node has none.
+func (d *Daemon) bindCopies(deps Deps) (err error) {
 	c := &d.copies
 	c.store = kvstream.NewStore(d.cfg.KV.BlockTokens, d.cfg.KV.Bytes)
 	c.keeper = newKeeper(c.store, d.codec, d.post, d.rejectKV)
-	if deps.Mover != nil {
-		if c.mover, addr, err = deps.Mover(c.keeper); err != nil {
-			return "", fmt.Errorf("bulk transport: %w", err)
-		}
-	}
-	c.sender = newSender(c.mover, c.store, d.codec, d.post)
-	c.sender.reject = d.rejectKV
+	c.sender = newSender(c.store, d.codec, d.post, d.rejectKV)
 	c.sender.sent = func(n int) { d.metrics.replicated.WithLabelValues(d.cfg.transport()).Add(float64(n)) }
-	d.engines.copies = c
-	d.engines.reject = d.rejectKV
-	return addr, nil
+	d.engines.copies, d.engines.reject = c, d.rejectKV
+	if deps.Mover != nil {
+		if c.mover, d.bulk, err = deps.Mover(c.keeper); err != nil {
+			return fmt.Errorf("bulk transport: %w", err)
+		}
+		c.sender.mover = c.mover
+	}
+	return nil
 }
 
 // rejectKV counts KV that was not used. One event a minute, peer and reason is

@@ -15,9 +15,9 @@ import (
 
 // copied is a pipeline of three stages twice, and a gateway; a copy of each session's
 // KV is kept.
-func copied(t *testing.T) (r *ring, gateway *member) {
+func copied(t *testing.T, bulk string) (r *ring, gateway *member) {
 	r = newRing(t)
-	r.fabric = newFabric()
+	r.bulk = bulk
 	r.step = 2 * time.Millisecond
 	for i, name := range []kevlard.NodeID{"a", "b", "c"} {
 		r.start(name+"1", hops[i])
@@ -51,7 +51,7 @@ func (r *ring) sum(name string) (n float64) {
 // TestFailoverGoesOnFromCopies kills the host of each hop in turn, once its standbys
 // have most of the sessions, and wants the sessions to go on from there.
 func TestFailoverGoesOnFromCopies(t *testing.T) {
-	r, gateway := copied(t)
+	r, gateway := copied(t, "memory")
 	for hop := range hops {
 		var v *member
 		loaded := r.sum("kevlard_kv_positions_total kind=loaded")
@@ -80,10 +80,37 @@ func TestFailoverGoesOnFromCopies(t *testing.T) {
 	}
 }
 
+// TestCopiesOverTCP kills the host of a hop whose KV went to its standby over TCP.
+func TestCopiesOverTCP(t *testing.T) {
+	for _, bulk := range []string{"tls", "plain"} {
+		t.Run(bulk, func(t *testing.T) {
+			r, gateway := copied(t, bulk)
+			for _, m := range gateway.Members().Nodes {
+				if want := r.members[kevlard.NodeID(m.Name)].BulkAddr(); m.BulkAddr != want || want == "" {
+					t.Errorf("node %s has the bulk address %q, want %q", m.Name, m.BulkAddr, want)
+				}
+			}
+			results := streams(t, gateway, 4, 250, func() {
+				r.until("the standbys are close behind", func() bool { return replicated(t, gateway, 4, 40) })
+				r.kill(victim(t, r, gateway, 1))
+			})
+			if n, _ := moved(results); n == 0 {
+				t.Error("nobody failed over")
+			}
+			if n := r.sum("kevlard_kv_positions_total kind=loaded"); n < 40 {
+				t.Errorf("%v positions were loaded from copies, want at least 40", n)
+			}
+			if n := r.sum("kevlard_replicated_bytes_total transport=tcp-" + bulk); n == 0 {
+				t.Error("no bytes are counted")
+			}
+		})
+	}
+}
+
 // TestDamagedAndLostRows flips a bit of each fifth piece on the way and loses each
 // seventh: the copies must be right and grow all the same.
 func TestDamagedAndLostRows(t *testing.T) {
-	r, gateway := copied(t)
+	r, gateway := copied(t, "memory")
 	var pieces atomic.Int64
 	r.fabric.setMeddle(func(_, _ kevlard.NodeID, _, body []byte) bool {
 		n := int(pieces.Add(1))
@@ -115,7 +142,7 @@ func TestDamagedAndLostRows(t *testing.T) {
 // TestKilledEngineKeepsCopies kills an engine whose node has the copies of others:
 // those outlive it.
 func TestKilledEngineKeepsCopies(t *testing.T) {
-	r, gateway := copied(t)
+	r, gateway := copied(t, "memory")
 	j := newJob(1, 600)
 	var once sync.Once
 	var held float64
@@ -157,7 +184,7 @@ func TestNothingOfCopiesIsLeft(t *testing.T) {
 		return len(entries)
 	}
 	cycle := func() {
-		r, gateway := copied(t)
+		r, gateway := copied(t, "tls")
 		s, err := gateway.Generate(t.Context(), "s", newJob(1, 900).req)
 		if err != nil {
 			t.Fatal(err)

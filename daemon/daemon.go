@@ -33,6 +33,8 @@ type Daemon struct {
 	log   *slog.Logger
 	codec *protocol.Codec
 
+	bulkRoot [32]byte // keys of plain bulk connections are derived from it
+
 	mesh    *mesh.Mesh
 	ring    *membership.Ring
 	records *records
@@ -42,6 +44,8 @@ type Daemon struct {
 	board   *board
 	metrics *metrics
 	copies  copies
+	bulk    string               // where the mover listens, "" if nowhere
+	forget  func(kevlard.NodeID) // ends bulk connections; nil without TCP
 	seldom  seldom
 	outages outages
 
@@ -85,7 +89,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		cfg: cfg, boot: kevlard.BootID(ulid.Make().String()), start: time.Now(), log: log, codec: protocol.NewCodec(),
 		events: newEventLog(), board: newBoard(), streams: newStreams(), frames: semaphore.NewWeighted(maxFrameBytes),
 		inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
-		unsendable: map[kevlard.NodeID]bool{},
+		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newBulkRoot(),
 	}
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
@@ -106,9 +110,11 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	}); err != nil {
 		return nil, err
 	}
-	bulk, err := d.bindCopies(deps)
-	if err == nil {
-		err = d.bindRing(deps, bulk)
+	if deps.Mover == nil && cfg.BulkListen != "" {
+		deps.Mover = d.newTCP(key)
+	}
+	if err = d.bindCopies(deps); err == nil {
+		err = d.bindRing(deps)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.unbind())
@@ -135,7 +141,7 @@ func (d *Daemon) describe() (record, []node.Assigned) {
 
 // bindRing binds gossip; the mesh and bulk transport are bound, so their ports are
 // known.
-func (d *Daemon) bindRing(deps Deps, bulk string) error {
+func (d *Daemon) bindRing(deps Deps) error {
 	gossip, err := membership.Advertise(d.cfg.GossipAdvertise, d.cfg.GossipBind, d.cfg.Dev, membership.SystemInterfaces)
 	if err != nil {
 		return fmt.Errorf("ring %w", err)
@@ -144,6 +150,7 @@ func (d *Daemon) bindRing(deps Deps, bulk string) error {
 	if err != nil {
 		return fmt.Errorf("mesh %w", err)
 	}
+	bulk := d.bulk
 	if bulk != "" {
 		if bulk, err = membership.Advertise(withoutPort(d.cfg.MeshAdvertise), bulk, d.cfg.Dev, membership.SystemInterfaces); err != nil {
 			return fmt.Errorf("bulk transport %w", err)
@@ -202,6 +209,9 @@ func (d *Daemon) follow(ctx context.Context) error {
 	var last topology.View
 	return d.records.run(ctx, d.ring, d.mesh.SetPeers, func(v topology.View) {
 		for _, e := range changes(last, v, d.cfg.Name) {
+			if e.Type == "node-forgotten" && d.forget != nil {
+				d.forget(e.Node)
+			}
 			d.report(e)
 		}
 		last = v
@@ -254,3 +264,6 @@ func (d *Daemon) GossipAddr() string { return d.ring.Addr() }
 
 // MeshAddr returns the host:port that the mesh listens on.
 func (d *Daemon) MeshAddr() string { return d.mesh.Addr() }
+
+// BulkAddr returns the host:port that KV from peers is taken at, "" if none is.
+func (d *Daemon) BulkAddr() string { return d.bulk }

@@ -48,9 +48,9 @@ type outgoing struct {
 	from *node.SendStored // of stored rows
 }
 
-func newSender(m mover.Mover, store *kvstream.Store, codec *protocol.Codec, post func(node.Event) bool) *sender {
+func newSender(store *kvstream.Store, codec *protocol.Codec, post func(node.Event) bool, reject func(string, kevlard.NodeID, string)) *sender {
 	return &sender{
-		mover: m, store: store, codec: codec, buffers: kvstream.NewPool(maxLeavingBytes), post: post,
+		store: store, codec: codec, buffers: kvstream.NewPool(maxLeavingBytes), post: post, reject: reject,
 		wake: make(chan struct{}, 1), lines: map[lineID][]outgoing{}, waiting: map[kevlard.NodeID]int64{},
 	}
 }

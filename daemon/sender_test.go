@@ -47,8 +47,8 @@ func withSender(t *testing.T, send func(ctx context.Context, to kevlard.NodeID, 
 	synctest.Test(t, func(t *testing.T) {
 		b := &senderBench{events: make(chan node.Event, 1000)}
 		store := kvstream.NewStore(4, 1<<20)
-		b.sender = newSender(puppetMover{send}, store, protocol.NewCodec(), func(ev node.Event) bool { b.events <- ev; return true })
-		b.reject = b.add
+		b.sender = newSender(store, protocol.NewCodec(), func(ev node.Event) bool { b.events <- ev; return true }, b.add)
+		b.mover = puppetMover{send}
 		b.sent = func(n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()

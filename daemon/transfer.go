@@ -66,20 +66,26 @@ func (e *engines) load(ev node.Load) {
 func (e *engines) transfer(ctx context.Context, l *engineLife, eng Engine, cellBytes int) {
 	var buf []byte // of loads
 	for {
-		select {
-		case <-l.transfers.wake:
-		case <-eng.Done():
-			return
-		case <-ctx.Done():
+		ev := l.transfers.next()
+		if ev == nil {
+			select {
+			case <-l.transfers.wake:
+				continue
+			case <-eng.Done():
+			case <-ctx.Done():
+			}
 			return
 		}
-		for ev := l.transfers.next(); ev != nil && ctx.Err() == nil; ev = l.transfers.next() {
-			switch ev := ev.(type) {
-			case node.Load:
-				buf = e.fill(ctx, eng, cellBytes, ev, buf)
-			case node.Export:
-				e.read(ctx, eng, cellBytes, ev)
-			}
+		switch ev := ev.(type) {
+		case node.Load:
+			buf = e.fill(ctx, eng, cellBytes, ev, buf)
+		case node.Export:
+			e.read(ctx, eng, cellBytes, ev)
+		}
+		select {
+		case <-eng.Done():
+			return // what waits is answered by its exit
+		default:
 		}
 	}
 }

@@ -49,7 +49,8 @@ func withCells(t *testing.T, f func(*cellBench)) {
 			c.sent = append(c.sent, body)
 			return nil
 		}
-		b.copies = &copies{store: store, sender: newSender(puppetMover{send}, store, protocol.NewCodec(), b.post)}
+		b.copies = &copies{store: store, sender: newSender(store, protocol.NewCodec(), b.post, c.add)}
+		b.copies.sender.mover = puppetMover{send}
 		b.copies.sender.sent = func(int) {}
 		b.reject = c.add
 		ctx, cancel := context.WithCancel(b.t.Context())

@@ -198,6 +198,11 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
 	}
+	if dcfg.Control == systemSocket {
+		// The service manager makes it for a service; here root may have started us by
+		// hand. Whoever may not make it is told when the socket cannot be made either.
+		_ = os.Mkdir(filepath.Dir(systemSocket), 0o755)
+	}
 	// The control socket comes first: it keeps a second daemon of this machine from
 	// disturbing the first one's files.
 	socket, err := api.ListenControl(cfg.Control.Socket)

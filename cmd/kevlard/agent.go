@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -59,6 +60,10 @@ func (sh shell) agentCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
+			// A panic, or SIGABRT from a watchdog, would end it with exit code 2 once the
+			// stacks are printed. So it is a signal that ends it, after which a service
+			// manager starts it again; 2 is for a bad configuration.
+			debug.SetTraceback("crash")
 			a, err := sh.newAgent(c)
 			if err != nil {
 				return err

@@ -78,7 +78,7 @@ func (r *runner) file(s step) error {
 		if strings.Contains(s.text, "\nEND_OF_BLOCK\n") {
 			return errors.New("the block has a line END_OF_BLOCK, which ends it here")
 		}
-		if err := r.quiet("cat >" + one.text + " <<'END_OF_BLOCK'\n" + s.text + "END_OF_BLOCK"); err != nil {
+		if _, err := r.quiet("cat >" + one.text + " <<'END_OF_BLOCK'\n" + s.text + "END_OF_BLOCK"); err != nil {
 			return err
 		}
 		r.say(s.at, "saved", one.text, "")
@@ -97,8 +97,7 @@ func (r *runner) step(s step) error {
 		return nil
 	}
 	for _, one := range r.rules.find(ruleBefore, s.command) {
-		r.say(s.at, "prose", one.text, "")
-		if err := r.quiet(one.text); err != nil {
+		if err := r.aside(s, "prose", one.text); err != nil {
 			return err
 		}
 	}
@@ -121,8 +120,7 @@ func (r *runner) step(s step) error {
 	}
 	r.say(s.at, "run", command, remark)
 	for _, one := range r.rules.find(ruleAfter, s.command) {
-		r.say(s.at, "then", one.text, "")
-		if err := r.quiet(one.text); err != nil {
+		if err := r.aside(s, "then", one.text); err != nil {
 			return err
 		}
 	}
@@ -137,13 +135,23 @@ func (r *runner) filled(command string) string {
 	return command
 }
 
+// aside does what a rule says around a command, and prints what that printed.
+func (r *runner) aside(s step, what, command string) error {
+	r.say(s.at, what, command, "")
+	output, err := r.quiet(command)
+	for line := range strings.Lines(output) {
+		fmt.Fprintf(r.out, "%24s %8s %s\n", "", "", strings.TrimRight(line, "\n"))
+	}
+	return err
+}
+
 // quiet runs what is no command of the document and demands that it succeeds.
-func (r *runner) quiet(command string) error {
+func (r *runner) quiet(command string) (output string, err error) {
 	code, output, err := r.shell.run(command)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("%s: exit code %d. Printed was:\n%s", command, code, output)
 	}
-	return err
+	return output, err
 }
 
 func (r *runner) foreground(s step, command string) error {
@@ -181,7 +189,7 @@ func (r *runner) background(s step, command, probe string) error {
 			err = compare(s.shown, read1(j.output))
 		}
 		if err == nil && probe != "" {
-			err = r.quiet(probe)
+			_, err = r.quiet(probe)
 		}
 		if err == nil || time.Now().After(deadline) {
 			return err

@@ -41,30 +41,31 @@ type shell struct {
 }
 
 func newShell(ctx context.Context, dir string) (*shell, error) {
-	scratch, err := os.MkdirTemp("", "docrun-")
-	if err != nil {
-		return nil, err
-	}
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
+	defer w.Close() // bash has its own
 	cmd := exec.CommandContext(ctx, "bash", "--noprofile", "--norc")
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.ExtraFiles = []*os.File{w} // number 3 there
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.Close())
 	}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start bash in %s: %w", dir, err)
+		return nil, errors.Join(fmt.Errorf("start bash in %s: %w", dir, err), r.Close())
 	}
-	w.Close()
-	s := &shell{cmd: cmd, in: in, status: bufio.NewReader(r), pipe: r, dir: scratch}
-	// Each command its own process group, as at a terminal, so that Ctrl-C has a target.
-	_, err = fmt.Fprintln(in, "set -m")
-	return s, err
+	s := &shell{cmd: cmd, in: in, status: bufio.NewReader(r), pipe: r}
+	if s.dir, err = os.MkdirTemp("", "docrun-"); err == nil {
+		// Each command its own process group, as at a terminal, so that Ctrl-C has a target.
+		_, err = fmt.Fprintln(in, "set -m")
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
 }
 
 // number waits for a number from bash.

@@ -67,6 +67,10 @@ check: tools ## formatting, vet, staticcheck, and a build without cgo
 	$(STATICCHECK) ./...
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
 
+.PHONY: readme
+readme: tools ## follows README.md and docs/operating.md word by word on a clean clone (as root)
+	scripts/readme-check
+
 .PHONY: sim
 SEEDS ?= 10000
 sim: tools ## the simulator over SEEDS seeds (default 10000)

@@ -40,6 +40,7 @@ func imports() map[string][]string {
 		"internal/archtest":     {},
 		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/load": {},
+		"internal/docrun":       {},
 		"internal/lifecycle":    {},
 		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},

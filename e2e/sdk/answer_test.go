@@ -21,6 +21,7 @@ type choice struct {
 	finish   string
 	logprobs []string // the JSON of each token's entry
 	tokens   []string // the tokens of these entries
+	tops     []int    // the numbers of their alternatives
 }
 
 type usage struct{ prompt, completion, total int64 }
@@ -103,6 +104,12 @@ func (c choice) checkLogprobs(r row) error {
 	}
 	if len(c.logprobs) != r.Tokens {
 		return fmt.Errorf("logprobs of %d tokens, want %d", len(c.logprobs), r.Tokens)
+	}
+	for i, n := range c.tops {
+		// Completions add the chosen token where it is none of the best.
+		if n != r.Top && (r.Endpoint == "chat" || n != r.Top+1) {
+			return fmt.Errorf("token %d has %d alternatives, want %d: %s", i, n, r.Top, c.logprobs[i])
+		}
 	}
 	if text := strings.Join(c.tokens, ""); utf8.ValidString(text) && text != c.text {
 		return fmt.Errorf("the tokens of the logprobs make %q, the text is %q", text, c.text)

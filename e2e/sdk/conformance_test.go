@@ -23,4 +23,23 @@ func TestConformance(t *testing.T) {
 			t.Run(r.Name, func(t *testing.T) { s.matrix(t, r) })
 		}
 	})
+	t.Run("byte by byte", func(t *testing.T) {
+		for _, r := range table.Rows {
+			if r.Needs == "" {
+				t.Run(r.Name, func(t *testing.T) { s.bytewise(t, r) })
+			}
+		}
+		t.Run("slow readers", s.slow)
+	})
+	c := newControl(t, s, table)
+	c.install(t)
+	for _, tests := range []string{"refused: ", "one: ", "row: "} {
+		t.Run("openai for Node, "+tests, func(t *testing.T) {
+			if err := c.node(t.Context(), tests); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	t.Run("a silence that ends", func(t *testing.T) { s.silence(t, c) })
+	t.Run("an outage that lasts", func(t *testing.T) { s.lasting(t, c) })
 }

@@ -124,7 +124,7 @@ func (s *suite) attempt(ctx context.Context, r row, want *answer, streamed bool,
 	if streamed {
 		size = want.sizes[m.of(len(want.sizes), try)-1]
 	} else {
-		at = int(want.usage.prompt) + m.of(int(want.usage.completion)/len(want.choices), try)
+		at = int(want.usage.prompt)/max(1, r.Prompts) + m.of(int(want.usage.completion)/len(want.choices), try)
 	}
 	f, err := s.arm(ctx, at)
 	if err != nil {

@@ -14,6 +14,11 @@ import (
 // sessionHeader names the session of a request.
 const sessionHeader = "X-Kevlard-Session"
 
+const (
+	endToken   = "2047" // the bundled model's
+	longTokens = 900    // of an answer that does not end before somebody ends it
+)
+
 // story is a row of n tokens for tests that need no more than some text.
 func (s *suite) story(n int) row {
 	return row{
@@ -21,6 +26,7 @@ func (s *suite) story(n int) row {
 		Body: map[string]any{
 			"model": s.ModelName(), "messages": []map[string]any{{"role": "user", "content": "Tell me of the fox."}},
 			"max_completion_tokens": n, "temperature": 0.8, "seed": 7,
+			"logit_bias": map[string]any{endToken: -100},
 		},
 	}
 }
@@ -38,7 +44,7 @@ func (s *suite) busy(t *testing.T) {
 	begun, ended := make(chan struct{}), make(chan error, 1)
 	var once sync.Once
 	go func() {
-		_, err := ask(long, newClient(s.mesh, name), s.story(900), true, func(n int) {
+		_, err := ask(long, newClient(s.mesh, name), s.story(longTokens), true, func(n int) {
 			if n > 0 {
 				once.Do(func() { close(begun) })
 			}
@@ -114,7 +120,7 @@ func (s *suite) cancelled(t *testing.T, streamed bool) {
 	defer leave()
 	ended := make(chan error, 1)
 	go func() {
-		_, err := ask(going, s.client, s.story(900), streamed, func(n int) {
+		_, err := ask(going, s.client, s.story(longTokens), streamed, func(n int) {
 			if n > 20 {
 				leave()
 			}

@@ -26,8 +26,9 @@ type row struct {
 	Finish   string         `json:"finish"` // the expected finish_reason
 	Tokens   int            `json:"tokens"` // of all choices together; 0: it depends
 	Choices  int            `json:"choices"`
-	Top      int            `json:"top"`   // alternatives of each token's logprobs
-	Needs    string         `json:"needs"` // the field that need not be served yet
+	Prompts  int            `json:"prompts"` // of equal length
+	Top      int            `json:"top"`     // alternatives of each token's logprobs
+	Needs    string         `json:"needs"`   // the field that need not be served yet
 
 	// StopAt is a range of characters of the answer without stop strings, which
 	// becomes the stop string; Decoys are ranges whose text then goes on otherwise, so

@@ -37,6 +37,7 @@ func imports() map[string][]string {
 
 		// Proving.
 		"e2e":                   {},
+		"e2e/sdk":               {},
 		"internal/archtest":     {},
 		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/load": {},

@@ -45,7 +45,7 @@ func newControl(t *testing.T, s *suite, rows table) *control {
 	handle("/suite", func(*http.Request) (any, error) {
 		return map[string]any{
 			"rows": c.table.Rows, "refused": c.table.Refused, "long": s.story(longTokens), "story": s.story(storyTokens), "short": s.story(20),
-			"model": s.ModelName(), "finished": finished, "tries": tries,
+			"model": s.ModelName(), "tries": tries,
 		}, nil
 	})
 	// A fault outlives the request that arms it.

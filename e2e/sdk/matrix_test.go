@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"testing"
 
 	"github.com/kevlard/kevlard/daemon/report"
@@ -42,9 +41,6 @@ func (s *suite) matrix(t *testing.T, r row) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r = r.with(s.ModelName(), "", nil)
-	if !finished && r.Needs != "" && s.refusedClearly(t, r) {
-		return
-	}
 	var text string
 	if r.StopAt != nil || r.Decoys != nil {
 		without := s.unbroken(ctx, t, row{Endpoint: r.Endpoint, Body: r.Body, Finish: "length"}, false)
@@ -68,24 +64,6 @@ func (s *suite) matrix(t *testing.T, r row) {
 		t.Run(m.name, func(t *testing.T) { s.killed(t, r, want, false, m) })
 		t.Run(m.name+", streamed", func(t *testing.T) { s.killed(t, r, streamed, true, m) })
 	}
-}
-
-// refusedClearly reports whether the row's request is refused with a 400 that
-// names the field it needs, streamed or not.
-func (s *suite) refusedClearly(t *testing.T, r row) bool {
-	t.Helper()
-	refused := 0
-	for _, streamed := range []bool{false, true} {
-		_, err := ask(t.Context(), s.client, r, streamed, nil)
-		e, ok := errors.AsType[*openai.Error](err)
-		if ok && e.StatusCode == http.StatusBadRequest && e.Param == r.Needs && e.Message != "" {
-			refused++
-		}
-	}
-	if refused == 1 {
-		t.Error("refused only when streamed, or only when not")
-	}
-	return refused > 0
 }
 
 func (s *suite) unbroken(ctx context.Context, t *testing.T, r row, streamed bool) *answer {

@@ -8,11 +8,6 @@ import (
 	"testing"
 )
 
-// finished says that logprobs and several choices are served. Until they are, rows
-// that need them pass with a 400 that names the field; from then on only with the
-// right answer.
-const finished = false
-
 //go:embed rows.json
 var rowsJSON []byte
 
@@ -28,7 +23,7 @@ type row struct {
 	Choices  int            `json:"choices"`
 	Prompts  int            `json:"prompts"` // of equal length
 	Top      int            `json:"top"`     // alternatives of each token's logprobs
-	Needs    string         `json:"needs"`   // the field that need not be served yet
+	Needs    string         `json:"needs"`   // what the row is about, if not every client of the suite asks for it
 
 	// StopAt is a range of characters of the answer without stop strings, which
 	// becomes the stop string; Decoys are ranges whose text then goes on otherwise, so

@@ -55,6 +55,13 @@ demo: build ## a story over 8 hosts; one of them is killed mid-sentence
 test: tools build ## all tests: pure packages with -race, the engine, real processes
 	go test -race -timeout 10m $(PURE_PKGS)
 	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 15m -p 1 $(ENGINE_PKGS)
+	$(MAKE) test-sdk
+
+# -count=1: go test does not see that the binary under test changed.
+.PHONY: test-sdk
+test-sdk: tools build ## OpenAI's own clients against a mesh whose hosts die (needs Node and npm)
+	@scripts/check-tools.sh sdk
+	cd e2e/sdk && KEVLARD_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 15m ./...
 
 .PHONY: test-long
 test-long: tools build ## the tests that take an hour: saturation, long freezes, many kills
@@ -65,7 +72,12 @@ check: tools ## formatting, vet, staticcheck, and a build without cgo
 	@out=$$($(GOFUMPT) -l .); if [ -n "$$out" ]; then echo "not gofumpt-clean:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	$(STATICCHECK) ./...
+	cd e2e/sdk && go vet ./... && $(STATICCHECK) ./...
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
+
+.PHONY: readme
+readme: tools ## follows README.md and docs/operating.md word by word on a clean clone (as root)
+	scripts/readme-check
 
 .PHONY: sim
 SEEDS ?= 10000

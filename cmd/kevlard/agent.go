@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -59,6 +60,10 @@ func (sh shell) agentCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
+			// A panic, or SIGABRT from a watchdog, would end it with exit code 2 once the
+			// stacks are printed. So it is a signal that ends it, after which a service
+			// manager starts it again; 2 is for a bad configuration.
+			debug.SetTraceback("crash")
 			a, err := sh.newAgent(c)
 			if err != nil {
 				return err
@@ -197,6 +202,11 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	dcfg.BulkListen = bulkListen(cfg)
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
+	}
+	if dcfg.Control == systemSocket {
+		// The service manager makes it for a service; here root may have started us by
+		// hand. Whoever may not make it is told when the socket cannot be made either.
+		_ = os.Mkdir(filepath.Dir(systemSocket), 0o755)
 	}
 	// The control socket comes first: it keeps a second daemon of this machine from
 	// disturbing the first one's files.

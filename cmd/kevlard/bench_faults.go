@@ -49,7 +49,9 @@ const (
 	breakFrom = 40
 )
 
-// breakOne waits until a stream runs through the victim, breaks it, and heals it.
+// breakOne waits until a stream runs through the victim, breaks it, and heals it. It
+// sends the signals itself: scripts/chaos, with which the tests do it, needs longer to
+// start than detecting a dead process takes, and out.at must be the instant of the fault.
 func (b *failoverBench) breakOne(ctx context.Context, victim *devmesh.Node) (breakage, error) {
 	sessions, err := b.running(ctx, victim)
 	if err != nil {

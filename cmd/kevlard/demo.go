@@ -197,7 +197,8 @@ func (d *demo) story(ctx context.Context) (load.Result, demoKilling, error) {
 	return res, k, nil
 }
 
-// killHost kills the host of one middle stage of the session's route.
+// killHost kills the host of one middle stage of the session's route. It sends the
+// signal itself, since the pause is measured, and an installed kevlard has no scripts.
 func (d *demo) killHost(ctx context.Context, session string) demoKilling {
 	sessions, err := d.mesh.Entry().Sessions(ctx)
 	if err != nil {

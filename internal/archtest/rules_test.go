@@ -44,9 +44,11 @@ func imports() map[string][]string {
 
 		// Proving.
 		"e2e":                   {},
+		"e2e/sdk":               {},
 		"internal/archtest":     {},
 		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/load": {},
+		"internal/docrun":       {},
 		"internal/lifecycle":    {},
 		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},

@@ -21,6 +21,7 @@ import (
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/internal/lifecycle"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/topology"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -199,7 +200,11 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
-	dcfg.BulkListen = bulkListen(cfg)
+	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
+	dcfg.Standbys = cfg.KV.Standbys
+	dcfg.KV = index.Config{BlockTokens: cfg.KV.BlockTokens, Bytes: int64(cfg.KV.RAMBytes), Hot: cfg.KV.Standby == config.StandbyHot}
+	dcfg.Timing.Stage.Replicate = time.Duration(cfg.KV.ReplicateMS) * time.Millisecond
+	dcfg.Limits.Stage.ReplicateTokens = cfg.KV.ReplicateTokens
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
 	}

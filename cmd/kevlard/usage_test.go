@@ -90,9 +90,9 @@ func TestConfigVerbs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("[node]\nname = 'n'\n[kv]\nstandbys = 1\n")
+	write("[node]\nname = 'n'\n[kv]\nhigh_water = 1\n")
 	r := program(t, nil, "", "config", "check", path)
-	if r.code != 0 || r.stdout != path+": ok\n" || r.stderr != "kevlard: warning: "+path+":4: kv.standbys: has no effect yet\n" {
+	if r.code != 0 || r.stdout != path+": ok\n" || r.stderr != "kevlard: warning: "+path+":4: kv.high_water: has no effect yet\n" {
 		t.Errorf("good file: %+v", r)
 	}
 	r = program(t, []string{"KEVLARD_NODE_ZONE=z"}, "", "config", "print", path, "--ring-name", "r")

@@ -38,7 +38,7 @@ func imports() map[string][]string {
 		// Wiring.
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/devmesh", "internal/devmesh/load",
-			"internal/lifecycle", "membership", "model", "model/chat", "node", "stage", "topology",
+			"internal/lifecycle", "kvstream/index", "membership", "model", "model/chat", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
 

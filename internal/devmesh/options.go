@@ -14,6 +14,9 @@ import (
 // DefaultBasePort is the API port of every node unless Options says otherwise.
 const DefaultBasePort = 18080
 
+// NoStandbys is the value of Options.Standbys with which no copies are kept.
+const NoStandbys = -1
+
 // Options says what to start. The zero value of a field is its default.
 type Options struct {
 	Exe      string        // the kevlard binary; required
@@ -24,7 +27,7 @@ type Options struct {
 	Dir      string        // where all files go; default a temporary directory that Close removes
 	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
 	Restart  time.Duration // a dead daemon is started again after this; 0 is never
-	Standbys int           // written to [kv] standbys when above 0
+	Standbys int           // copies of each session's KV, 1; NoStandbys for none; default 1
 	Threads  int           // of each engine; default 1
 	Cells    int           // KV positions of each stage; default as the daemon chooses
 	LogLevel string        // of the daemons; default info
@@ -43,6 +46,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Threads == 0 {
 		o.Threads = 1
+	}
+	if o.Standbys == 0 {
+		o.Standbys = 1
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "info"
@@ -66,7 +72,7 @@ func (o Options) validate() error {
 	bad(o.Stages >= 1 && o.Stages <= max(o.Nodes, 1), "--stages %d: want 1 to %d (--nodes)", o.Stages, o.Nodes)
 	bad(o.BasePort >= 1024 && o.BasePort+3 <= 65535, "--base-port %d: want 1024 to 65532", o.BasePort)
 	bad(o.Restart >= 0, "--restart %s: want 0 or more", o.Restart)
-	bad(o.Standbys >= 0, "--standbys %d: want 0 or more", o.Standbys)
+	bad(o.Standbys == 1 || o.Standbys == NoStandbys, "--standbys %d: want 0 or 1", o.Standbys)
 	bad(o.Threads >= 1, "threads %d: want at least 1", o.Threads)
 	if len(errs) == 0 {
 		return nil

@@ -36,6 +36,9 @@ func TestProblems(t *testing.T) {
 		{"bad profile", "[ring]\nprofile = 'fast'\n", `f.toml:2: ring.profile: "fast" is not allowed: want lan or wan`},
 		{"no port", "[ring]\nbind = '10.0.0.1'\n", `f.toml:2: ring.bind: "10.0.0.1" is not an address: want HOST:PORT`},
 		{"port 0", "[mesh]\nbind = '10.0.0.1:0'\n", `f.toml:2: mesh.bind: "10.0.0.1:0" has no valid port: want 1 to 65535`},
+		{"transport", "[mesh]\ntransport = 'rdma'\n", `f.toml:2: mesh.transport: rdma is not in this build: want auto or tcp`},
+		{"standbys", "[kv]\nstandbys = 2\n", `f.toml:2: kv.standbys: 2 is out of range: want 0 to 1`},
+		{"bandwidth", "[kv]\nbandwidth = 1\n", `f.toml:2: kv.bandwidth: 1 is out of range: want 0, for no cap, or at least 65536`},
 		{"bulk port", "[mesh]\nbulk_port = 70000\n", `f.toml:2: mesh.bulk_port: 70000 is out of range: want 1 to 65535`},
 		{"fabric", "[mesh]\nfabric = 'ib0'\n", `f.toml:2: mesh.fabric: "ib0" is not an IP address`},
 		{"open API", "[api]\nlisten = '0.0.0.0:8080'\n", `f.toml:2: api.listen: "0.0.0.0:8080" is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1`},
@@ -161,14 +164,14 @@ lo = 0
 hi = 2
 [kv]
 block_tokens = 32
-ram_bytes = 1
+ram_bytes = 1048576
 nvme_dir = "/n"
 nvme_bytes = 1
 standbys = 1
 standby = "ram"
 replicate_tokens = 1
 replicate_ms = 1
-bandwidth = 1
+bandwidth = 65536
 high_water = 85
 shed_water = 95
 checkpoint_url = "file:///c"
@@ -206,8 +209,7 @@ endpoint = "x"
 	}
 	slices.Sort(inert)
 	want := "api.resume_window control.group engine.backend_dir engine.devices " +
-		"kv.bandwidth kv.block_tokens kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.ram_bytes kv.replicate_ms " +
-		"kv.replicate_tokens kv.shed_water kv.standby kv.standbys mesh.plain mesh.transport metrics.listen models.serve trace.endpoint"
+		"kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.shed_water metrics.listen models.serve trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {
 		t.Errorf("without effect:\n%s\nwant\n%s", got, want)
 	}

@@ -59,8 +59,8 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.bind", dst: &c.Mesh.Bind, check: func() error { return checkHostPort(c.Mesh.Bind) }, Doc: "mesh address, TCP"},
 		{Key: "mesh.fabric", dst: &c.Mesh.Fabric, check: func() error { return checkOptionalAddr(c.Mesh.Fabric) }, Doc: "address at which others reach the mesh, if not the advertised one"},
 		{Key: "mesh.bulk_port", dst: &c.Mesh.BulkPort, check: func() error { return inRange(c.Mesh.BulkPort, 1, 65535) }, Doc: "TCP port of bulk transfers"},
-		{Key: "mesh.transport"},
-		{Key: "mesh.plain"},
+		{Key: "mesh.transport", dst: &c.Mesh.Transport, check: func() error { return checkTransport(c.Mesh.Transport) }, Doc: "what moves KV: auto or tcp"},
+		{Key: "mesh.plain", dst: &c.Mesh.Plain, Doc: "do not encrypt KV on its way, on a trusted fabric; the same on all nodes"},
 		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
 		{Key: "api.keys_file", dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api); read again at SIGHUP"},
@@ -70,15 +70,15 @@ func (c *Config) Fields() []Field {
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated"},
 		{Key: "models.serve"},
-		{Key: "kv.block_tokens"},
-		{Key: "kv.ram_bytes"},
+		{Key: "kv.block_tokens", dst: &c.KV.BlockTokens, check: func() error { return inRange(c.KV.BlockTokens, 1, 1024) }, Doc: "positions of one block of KV"},
+		{Key: "kv.ram_bytes", dst: &c.KV.RAMBytes, check: func() error { return inRange(c.KV.RAMBytes, 1<<20, math.MaxInt) }, Doc: "memory for the KV that is kept here for other nodes, in bytes; touched only as it is used"},
 		{Key: "kv.nvme_dir"},
 		{Key: "kv.nvme_bytes"},
-		{Key: "kv.standbys"},
-		{Key: "kv.standby"},
-		{Key: "kv.replicate_tokens"},
-		{Key: "kv.replicate_ms"},
-		{Key: "kv.bandwidth"},
+		{Key: "kv.standbys", dst: &c.KV.Standbys, check: func() error { return inRange(c.KV.Standbys, 0, 1) }, Doc: "copies of the KV of sessions owned here: 0 (after a failover it is computed again) or 1"},
+		{Key: "kv.standby", dst: &c.KV.Standby, check: func() error { return oneOf(c.KV.Standby, StandbyRAM, StandbyHot) }, Doc: "where copies are kept here: ram, or hot (in the engine as well, where it has room)"},
+		{Key: "kv.replicate_tokens", dst: &c.KV.ReplicateTokens, check: func() error { return inRange(c.KV.ReplicateTokens, 1, 1024) }, Doc: "so many finished positions are sent to the standby at once"},
+		{Key: "kv.replicate_ms", dst: &c.KV.ReplicateMS, check: func() error { return inRange(c.KV.ReplicateMS, 1, 10_000) }, Doc: "a finished position waits no longer to be sent, in milliseconds"},
+		{Key: "kv.bandwidth", dst: &c.KV.Bandwidth, check: func() error { return checkBandwidth(c.KV.Bandwidth) }, Doc: "KV that is sent at most, in bytes a second; 0: no cap"},
 		{Key: "kv.high_water"},
 		{Key: "kv.shed_water"},
 		{Key: "kv.checkpoint_url"},
@@ -110,6 +110,23 @@ func inRange(v, lo, hi int) error {
 		return fmt.Errorf("%d is out of range: want %d to %d", v, lo, hi)
 	}
 	return nil
+}
+
+func checkTransport(v string) error {
+	if v == TransportRDMA {
+		return errors.New("rdma is not in this build: want auto or tcp")
+	}
+	return oneOf(v, TransportAuto, TransportTCP)
+}
+
+// minBandwidth is the least that the TCP transport can keep to.
+const minBandwidth = 64 << 10
+
+func checkBandwidth(v int) error {
+	if v == 0 || v >= minBandwidth {
+		return nil
+	}
+	return fmt.Errorf("%d is out of range: want 0, for no cap, or at least %d", v, minBandwidth)
 }
 
 func notEmpty(v string) error {

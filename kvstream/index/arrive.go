@@ -34,7 +34,7 @@ func (x *Index) Arrived(now kevlard.Instant, from kevlard.NodeID, piece uint64, 
 	}
 	c.fence = r.Fence
 	again := func() ([]Run, *Answer) {
-		if c.asked { // it has been told, and this piece was on its way before
+		if c.asked && r.Pos != len(c.tokens) { // it has been told, and this piece was on its way before
 			return nil, nil
 		}
 		x.abandon(c)

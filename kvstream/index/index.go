@@ -161,28 +161,25 @@ func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer
 		x.counters.Stale++
 		return refuse(protocol.RefusedStale, "the session went on without this sender, or is over")
 	}
-	p := x.pools[o.Stage]
-	if p == nil {
-		p = newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
-		x.pools[o.Stage] = p
-	}
-	if p.cellBytes != o.CellBytes {
-		if len(p.slots) > 0 {
-			return refuse(protocol.RefusedNoStage, "one position takes %d bytes at the sender and %d here", o.CellBytes, p.cellBytes)
-		}
-		*p = *newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
-	}
 	seed := Seed(o.Stage, o.Class, o.Salt)
 	if c != nil && c.seed != seed {
 		x.forget(c)
 		c = nil
 	}
 	if c == nil {
-		if len(x.copies) >= x.cfg.Copies {
+		p := x.pools[o.Stage]
+		switch {
+		case p != nil && p.cellBytes != o.CellBytes:
+			return refuse(protocol.RefusedNoStage, "one position takes %d bytes at the sender and %d here", o.CellBytes, p.cellBytes)
+		case len(x.copies) >= x.cfg.Copies:
 			x.counters.Refused++
 			return refuse(protocol.RefusedCapacity, "copies of %d sessions, the most that are kept", len(x.copies))
+		case p == nil:
+			p = newPool(o.Stage, o.CellBytes, x.cfg.BlockTokens)
+			x.pools[o.Stage] = p
 		}
 		c = &copied{key: key, pool: p, class: o.Class, seed: seed}
+		p.copies++
 		x.copies[key] = c
 	} else {
 		x.abandon(c)
@@ -273,20 +270,23 @@ func (x *Index) forget(c *copied) {
 		x.unuse(b)
 	}
 	c.blocks, c.waiting = nil, nil
+	c.pool.copies--
+	x.settlePool(c.pool)
 }
 
 // Close ends a session at the stages that start at layer lo, for its owner.
 func (x *Index) Close(from kevlard.NodeID, id kevlard.SessionID, lo int, fence kevlard.Fence) {
-	for stage := range x.pools {
-		c := x.copies[copyKey{id, stage}]
-		if c == nil || stage.Layers.Lo != lo {
-			continue
-		}
-		if c.owner != from || fence.Compare(c.fence) < 0 {
+	for _, c := range x.sorted() {
+		switch {
+		case c.key.session != id || c.key.stage.Layers.Lo != lo:
+		case c.owner != from:
 			x.counters.Stale++
 			return
+		case fence.Compare(c.fence) < 0:
+			x.counters.Stale++
+		default:
+			x.forget(c)
 		}
-		x.forget(c)
 	}
 	x.tombs.add(id, lo, fence)
 }

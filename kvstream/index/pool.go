@@ -1,6 +1,11 @@
 package index
 
-import "github.com/kevlard/kevlard"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+)
 
 // pool is the block memory of one stage: slots of one block each, numbered from 0,
 // the lowest free one first.
@@ -9,8 +14,9 @@ type pool struct {
 	cellBytes  int
 	blockBytes int64
 	slots      []*block // nil: free
-	free       []int    // numbers of free slots below len(slots)
+	free       []int    // numbers of free slots below len(slots), the lowest last
 	names      map[Name]*block
+	copies     int
 }
 
 func newPool(stage kevlard.StageKey, cellBytes, blockTokens int) *pool {
@@ -74,8 +80,17 @@ func (x *Index) free(b *block) {
 		delete(p.names, b.name)
 	}
 	p.slots[b.slot] = nil
-	p.free = append(p.free, b.slot)
+	at, _ := slices.BinarySearchFunc(p.free, b.slot, func(f, slot int) int { return cmp.Compare(slot, f) })
+	p.free = slices.Insert(p.free, at, b.slot)
 	x.used -= p.blockBytes
+	x.settlePool(p)
+}
+
+// settlePool forgets a stage of which nothing is held: peers choose the names.
+func (x *Index) settlePool(p *pool) {
+	if p.copies == 0 && len(p.free) == len(p.slots) {
+		delete(x.pools, p.stage)
+	}
 }
 
 func (x *Index) use(b *block) {
@@ -102,11 +117,12 @@ func (x *Index) unpin(b *block) {
 	x.settle(b)
 }
 
-// settle frees or caches a block that nothing refers to any more.
+// settle frees or caches a block that nothing refers to any more. Over the limit,
+// which may have fallen meanwhile, nothing is cached.
 func (x *Index) settle(b *block) {
 	switch {
 	case !b.idle():
-	case b.named() && b.pool.names[b.name] == b:
+	case b.named() && b.pool.names[b.name] == b && x.used <= x.cfg.Bytes:
 		x.cache.push(b)
 	default:
 		x.free(b)

@@ -34,3 +34,23 @@ func (m Model) Reference(prompt []kevlard.Token, n int, s kevlard.Sampling) []ke
 	}
 	return all[len(prompt):]
 }
+
+// KV returns what a fault-free run has in the cells of tokens, for each layer one
+// value per position. It shares nothing with Stage but the hash.
+func (m Model) KV(tokens []kevlard.Token) [][]uint64 {
+	column := make([]uint64, len(tokens))
+	for i, t := range tokens {
+		column[i] = mix(uint64(t), 0xe3, 0)
+	}
+	kv := make([][]uint64, m.Layers)
+	for layer := range kv {
+		kv[layer] = make([]uint64, len(column))
+		sum := uint64(0)
+		for pos := range column {
+			kv[layer][pos] = mix(column[pos], uint64(layer), uint64(pos))
+			sum += kv[layer][pos]
+			column[pos] = mix(column[pos], sum, uint64(layer))
+		}
+	}
+	return kv
+}

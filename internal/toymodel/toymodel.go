@@ -105,6 +105,43 @@ func (s *Stage) Forward(b stage.Batch) (rows [][]byte, tokens []kevlard.Token, e
 	return rows, tokens, nil
 }
 
+// CellBytes is the bytes of one cell as Read and Write carry it.
+func (s *Stage) CellBytes() int { return 8 * len(s.kv) }
+
+// Read copies n cells from cell on to dst, which holds n x CellBytes: for each layer
+// n values, little-endian.
+func (s *Stage) Read(cell, n int, dst []byte) error {
+	if err := s.checkCells(cell, n, dst); err != nil {
+		return fmt.Errorf("read toy cells: %w", err)
+	}
+	for i, kv := range s.kv {
+		for j, v := range kv[cell : cell+n] {
+			binary.LittleEndian.PutUint64(dst[8*(i*n+j):], v)
+		}
+	}
+	return nil
+}
+
+// Write is the inverse of Read.
+func (s *Stage) Write(cell, n int, src []byte) error {
+	if err := s.checkCells(cell, n, src); err != nil {
+		return fmt.Errorf("write toy cells: %w", err)
+	}
+	for i, kv := range s.kv {
+		for j := range n {
+			kv[cell+j] = binary.LittleEndian.Uint64(src[8*(i*n+j):])
+		}
+	}
+	return nil
+}
+
+func (s *Stage) checkCells(cell, n int, buf []byte) error {
+	if cell < 0 || n < 0 || n > s.cells || cell > s.cells-n || len(buf) != n*s.CellBytes() {
+		return fmt.Errorf("cells %d to %d and %d bytes, there are %d of %d bytes", cell, cell+n, len(buf), s.cells, s.CellBytes())
+	}
+	return nil
+}
+
 func (s *Stage) check(p stage.Part) error {
 	n := len(p.Tokens)
 	switch {

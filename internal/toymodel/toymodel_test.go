@@ -134,6 +134,51 @@ func TestBatchCompanyDoesNotMatter(t *testing.T) {
 	}
 }
 
+// TestCellsMove goes on in another stage from the cells of the first.
+func TestCellsMove(t *testing.T) {
+	l := kevlard.Layers{Lo: 1, Hi: 4}
+	stages := make([]*toymodel.Stage, 2)
+	for i := range stages {
+		s, err := toymodel.NewStage(model, l, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stages[i] = s
+	}
+	rows := make([]byte, 7*model.Width)
+	for i := range rows {
+		rows[i] = byte(i)
+	}
+	run := func(s *toymodel.Stage, cell, pos, n int) []byte {
+		rows, _, err := s.Forward(stage.Batch{Parts: []stage.Part{{Cell: cell, Pos: pos, Tokens: make([]kevlard.Token, n), Rows: rows[pos*model.Width : (pos+n)*model.Width]}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows[0]
+	}
+	run(stages[0], 3, 0, 5)
+	kv := make([]byte, 5*stages[0].CellBytes())
+	if err := stages[0].Read(3, 5, kv); err != nil {
+		t.Fatal(err)
+	}
+	if err := stages[1].Write(40, 5, kv); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(run(stages[0], 3, 5, 2), run(stages[1], 40, 5, 2)) {
+		t.Error("the second stage computes something else")
+	}
+	for name, err := range map[string]error{
+		"outside":   stages[0].Read(60, 5, kv),
+		"negative":  stages[0].Write(-1, 5, kv),
+		"too short": stages[0].Read(0, 5, kv[1:]),
+		"too long":  stages[0].Write(0, 4, kv),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
 func TestBadInput(t *testing.T) {
 	if _, err := toymodel.NewStage(toymodel.Model{Layers: 2, Vocab: 3, Width: 7}, kevlard.Layers{Lo: 0, Hi: 1}, 8); err == nil {
 		t.Error("a width of 7 was taken")

@@ -33,6 +33,11 @@ type Sampling struct {
 	// end too early.
 	Ban      []Token `cbor:"11,keyasint,omitempty" json:"ban,omitempty"`
 	BanUntil Pos     `cbor:"12,keyasint,omitempty" json:"ban_until,omitempty"`
+
+	// Logprobs asks for the log probability of each chosen token, and TopLogprobs for
+	// those of the likeliest ones. They change nothing about the choice.
+	Logprobs    bool `cbor:"13,keyasint,omitempty" json:"logprobs,omitempty"`
+	TopLogprobs int  `cbor:"14,keyasint,omitempty" json:"top_logprobs,omitempty"` // 0 to MaxTopLogprobs; 0 without Logprobs
 }
 
 // TokenBias is what is added to the logit of one token.
@@ -79,6 +84,10 @@ func (s Sampling) Check() error {
 		return bad("ban", fmt.Sprintf("%d tokens long", len(s.Ban)), fmt.Sprintf("at most %d", MaxBan))
 	case s.BanUntil < 0 || s.BanUntil > math.MaxInt32:
 		return bad("ban_until", s.BanUntil, "a position, 0 or more")
+	case s.TopLogprobs < 0 || s.TopLogprobs > MaxTopLogprobs:
+		return bad("top_logprobs", s.TopLogprobs, fmt.Sprintf("0 to %d", MaxTopLogprobs))
+	case s.TopLogprobs > 0 && !s.Logprobs:
+		return bad("top_logprobs", s.TopLogprobs, "0, as logprobs is false")
 	}
 	for _, b := range s.Bias {
 		if b.Token < 0 {

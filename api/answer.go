@@ -2,8 +2,12 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/kevlard/kevlard"
 )
@@ -14,71 +18,134 @@ const (
 	finishLength = "length"
 )
 
-// piece is some more of an answer.
+// piece is some more of one choice of an answer.
 type piece struct {
-	text   string
-	tokens []kevlard.Token
+	text     string
+	tokens   []kevlard.Token
+	logprobs []entry // of the tokens whose text this is; only where they were asked for
 }
 
-// ending is how an answer ended.
+// add appends q.
+func (p *piece) add(q piece) {
+	p.text += q.text
+	p.tokens = append(p.tokens, q.tokens...)
+	p.logprobs = append(p.logprobs, q.logprobs...)
+}
+
+// ending is how a choice ended.
 type ending struct {
 	reason    string // stop or length
-	last      piece  // the rest of the answer
 	tokens    int    // generated, all in all
 	failovers []kevlard.Failover
 }
 
-// run reads the answer of a session to its end and hands it to emit piece by
-// piece, except the last one, which belongs to the ending. Whatever run returns,
-// the session has ended. An error is the session's, emit's, or ctx's.
-func (c *completion) run(ctx context.Context, stream Stream, emit func(piece) error) (end ending, err error) {
-	defer func() {
-		if closeErr := stream.Close(); err == nil && closeErr != nil {
-			err = fmt.Errorf("close session %s: %w", stream.ID(), closeErr)
+// start starts a session for each choice, or none.
+func (c *completion) start(ctx context.Context, gen Generator) ([]Stream, error) {
+	streams := make([]Stream, 0, len(c.choices))
+	for _, choice := range c.choices {
+		s, err := gen.Generate(ctx, choice.gen)
+		if err != nil {
+			return nil, closeAll(err, streams)
 		}
-	}()
+		streams = append(streams, s)
+	}
+	return streams, nil
+}
+
+// closeAll ends the sessions and returns err, unless one can't be ended.
+func closeAll(err error, streams []Stream) error {
+	for _, s := range streams {
+		if closeErr := s.Close(); closeErr != nil {
+			err = errors.Join(err, fmt.Errorf("close session %s: %w", s.ID(), closeErr))
+		}
+	}
+	return err
+}
+
+// run reads the sessions of all choices to their ends and hands what comes to emit,
+// one call at a time. The last piece of a choice comes with its reason, others with
+// nil. The first error ends them all: it is a session's, emit's, or ctx's. Whatever
+// run returns, the sessions have ended.
+func (c *completion) run(ctx context.Context, streams []Stream, emit func(k int, p piece, reason *string) error) ([]ending, error) {
+	var mu sync.Mutex // held while emit runs
+	ends := make([]ending, len(streams))
+	all, ctx := errgroup.WithContext(ctx)
+	for k, stream := range streams {
+		all.Go(func() error {
+			hand := func(p piece, reason *string) error {
+				mu.Lock()
+				defer mu.Unlock()
+				return emit(k, p, reason)
+			}
+			last, err := c.read(ctx, stream, &ends[k], func(p piece) error { return hand(p, nil) })
+			if err = closeAll(err, []Stream{stream}); err != nil {
+				return err
+			}
+			return hand(last, &ends[k].reason)
+		})
+	}
+	return ends, all.Wait()
+}
+
+// read reads one session to its end, which it describes in end. It hands the pieces
+// to emit, except the last one, which it returns.
+func (c *completion) read(ctx context.Context, stream Stream, end *ending, emit func(piece) error) (piece, error) {
 	decoder := c.model.Tokenizer.NewDecoder()
 	matcher := stopMatcher{stops: c.stops}
+	var waiting entries
 	for {
 		update, err := stream.Next(ctx)
 		if err != nil {
-			return end, err
+			return piece{}, err
+		}
+		if c.logprobs && len(update.Logprobs) != len(update.Tokens) {
+			return piece{}, fmt.Errorf("session %s: %d tokens came with %d logprobs", stream.ID(), len(update.Tokens), len(update.Logprobs))
 		}
 		var p piece
-		for _, t := range update.Tokens {
+		for i, t := range update.Tokens {
 			end.tokens++
 			p.tokens = append(p.tokens, t)
-			text, found := matcher.push(decoder.Push(t))
+			decoded := decoder.Push(t)
+			if c.logprobs {
+				waiting.add(t, update.Logprobs[i], decoded)
+			}
+			text, found := matcher.push(decoded)
 			p.text += text
+			p.logprobs = append(p.logprobs, waiting.release(len(text))...)
 			if found {
-				end.reason, end.last, end.failovers = finishStop, p, update.Failovers
-				return end, nil
+				end.reason, end.failovers = finishStop, update.Failovers
+				return p, nil
 			}
 		}
-		if !update.Done {
-			if len(p.tokens) > 0 {
-				if err := emit(p); err != nil {
-					return end, err
-				}
+		if update.Done {
+			end.failovers = update.Failovers
+			return p, c.last(&p, update, end, decoder, &matcher, &waiting)
+		}
+		if len(p.tokens) > 0 {
+			if err := emit(p); err != nil {
+				return piece{}, err
 			}
-			continue
 		}
-		end.failovers = update.Failovers
-		if update.Err != nil {
-			return end, update.Err
-		}
-		if update.Reason != finishStop && update.Reason != finishLength {
-			return end, newError(http.StatusServiceUnavailable, "session_"+update.Reason, "the session ended before its answer was complete: %s", update.Reason)
-		}
-		text, found := matcher.push(decoder.Flush())
-		p.text += text
-		end.reason = update.Reason
-		if found {
-			end.reason = finishStop
-		} else {
-			p.text += matcher.flush()
-		}
-		end.last = p
-		return end, nil
 	}
+}
+
+// last completes the last piece: what was held back goes out with it.
+func (c *completion) last(p *piece, update Update, end *ending, decoder Decoder, matcher *stopMatcher, waiting *entries) error {
+	if update.Err != nil {
+		return update.Err
+	}
+	if update.Reason != finishStop && update.Reason != finishLength {
+		return newError(http.StatusServiceUnavailable, "session_"+update.Reason, "the session ended before its answer was complete: %s", update.Reason)
+	}
+	text, found := matcher.push(decoder.Flush())
+	p.text += text
+	p.logprobs = append(p.logprobs, waiting.release(len(text))...)
+	end.reason = update.Reason
+	if found {
+		end.reason = finishStop
+		return nil
+	}
+	p.text += matcher.flush()
+	p.logprobs = append(p.logprobs, waiting.flush()...)
+	return nil
 }

@@ -41,25 +41,22 @@ type chatBody struct {
 	fields
 	Messages json.RawMessage `json:"messages"`
 
-	// Known, and refused where they would change the answer.
-	Logprobs         json.RawMessage `json:"logprobs"`
-	TopLogprobs      json.RawMessage `json:"top_logprobs"`
-	Tools            json.RawMessage `json:"tools"`
-	ToolChoice       json.RawMessage `json:"tool_choice"`
-	Functions        json.RawMessage `json:"functions"`
-	FunctionCall     json.RawMessage `json:"function_call"`
-	Modalities       json.RawMessage `json:"modalities"`
-	Audio            json.RawMessage `json:"audio"`
-	WebSearchOptions json.RawMessage `json:"web_search_options"`
+	Logprobs    *bool `json:"logprobs"`
+	TopLogprobs *int  `json:"top_logprobs"`
+
+	unbuiltChat
 }
 
 // check implements requestBody.
 func (b *chatBody) check(models []Model) (*completion, *Error) {
-	if err := b.refuse(); err != nil {
+	if err := refuseUnbuilt(b.unbuiltChat.list()); err != nil {
 		return nil, err
 	}
 	c, err := b.fields.check(models)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.parseChatLogprobs(b.Logprobs, b.TopLogprobs); err != nil {
 		return nil, err
 	}
 	messages, err := parseMessages(b.Messages)
@@ -69,38 +66,12 @@ func (b *chatBody) check(models []Model) (*completion, *Error) {
 	if err := c.render(messages); err != nil {
 		return nil, err
 	}
-	preset := max(1, min(defaultChatTokens, c.model.Context-len(c.gen.Prompt)))
+	preset := max(1, min(defaultChatTokens, c.model.Context-len(c.prompts[0].ids)))
 	return c, c.lengths(&b.fields, "messages", preset)
 }
 
 // form implements requestBody.
 func (b *chatBody) form(c *completion) form { return newChatForm(c) }
-
-// refuse names the first field whose effect we do not have.
-func (b *chatBody) refuse() *Error {
-	for _, f := range []struct {
-		name    string
-		value   json.RawMessage
-		neutral string // a value that changes nothing
-	}{
-		{"logprobs", b.Logprobs, `false`},
-		{"top_logprobs", b.TopLogprobs, `0`},
-		{"tools", b.Tools, `[]`},
-		{"tool_choice", b.ToolChoice, `"none"`},
-		{"functions", b.Functions, `[]`},
-		{"function_call", b.FunctionCall, `"none"`},
-		{"modalities", b.Modalities, `["text"]`},
-		{"audio", b.Audio, `null`},
-		{"web_search_options", b.WebSearchOptions, `null`},
-	} {
-		// tool_choice auto without tools is what some clients always send.
-		if isOneOf(f.value, f.neutral) || f.name == "tool_choice" && isOneOf(f.value, `"auto"`) {
-			continue
-		}
-		return unsupported(f.name, "%s is not supported yet: leave the field out", f.name)
-	}
-	return nil
-}
 
 // parseMessages checks the messages. Fields are named as in messages[2].content.
 func parseMessages(raw json.RawMessage) ([]Message, *Error) {
@@ -216,6 +187,6 @@ func (c *completion) render(messages []Message) *Error {
 	if len(ids) == 0 {
 		return badField("messages", "the chat template of %s makes an empty prompt of these messages", c.model.Name)
 	}
-	c.gen.Prompt = ids
+	c.prompts = []prompt{{ids: ids}}
 	return nil
 }

@@ -64,10 +64,14 @@ func TestBadChats(t *testing.T) {
 		{"both limits", hi + `,"max_tokens":1,"max_completion_tokens":2}`, 400, "max_completion_tokens", "-", "max_completion_tokens is 2, but its older name max_tokens is 1: give one of them"},
 		{"limit 0", hi + `,"max_completion_tokens":0}`, 400, "max_completion_tokens", "-", "max_completion_tokens is 0: want at least 1"},
 		{"limit text", hi + `,"max_completion_tokens":"5"}`, 400, "max_completion_tokens", "-", "max_completion_tokens must be a whole number, not a string"},
-		{"n", hi + `,"n":2}`, 400, "n", "unsupported_parameter", "n is 2: only 1 is supported"},
-		{"n 0", hi + `,"n":0}`, 400, "n", "unsupported_parameter", "n is 0: only 1 is supported"},
-		{"logprobs", hi + `,"logprobs":true}`, 400, "logprobs", "unsupported_parameter", "logprobs is not supported yet: leave the field out"},
-		{"top_logprobs", hi + `,"top_logprobs":3}`, 400, "top_logprobs", "unsupported_parameter", "top_logprobs is not supported yet: leave the field out"},
+		{"n", hi + `,"n":9}`, 400, "n", "-", "n is 9: want 1 to 8"},
+		{"n 0", hi + `,"n":0}`, 400, "n", "-", "n is 0: want 1 to 8"},
+		{"n with a session", hi + `,"n":2,"session":"s"}`, 400, "session", "-", "session names one answer, and the request is for 2: leave it out"},
+		{"logprobs", hi + `,"logprobs":1}`, 400, "logprobs", "-", "logprobs must be true or false, not a number"},
+		{"top_logprobs", hi + `,"top_logprobs":3}`, 400, "top_logprobs", "-", "top_logprobs is 3, but logprobs is not true: set it, or leave both out"},
+		{"top_logprobs off", hi + `,"top_logprobs":3,"logprobs":false}`, 400, "top_logprobs", "-", "top_logprobs is 3, but logprobs is not true: set it, or leave both out"},
+		{"top_logprobs count", hi + `,"logprobs":true,"top_logprobs":21}`, 400, "top_logprobs", "-", "top_logprobs is 21: want 0 to 20"},
+		{"top_logprobs negative", hi + `,"logprobs":true,"top_logprobs":-1}`, 400, "top_logprobs", "-", "top_logprobs is -1: want 0 to 20"},
 		{"tools", hi + `,"tools":[{"type":"function"}]}`, 400, "tools", "unsupported_parameter", "tools is not supported yet: leave the field out"},
 		{"tool_choice", hi + `,"tool_choice":"required"}`, 400, "tool_choice", "unsupported_parameter", "tool_choice is not supported yet: leave the field out"},
 		{"functions", hi + `,"functions":[{"name":"f"}]}`, 400, "functions", "unsupported_parameter", "functions is not supported yet: leave the field out"},
@@ -75,6 +79,12 @@ func TestBadChats(t *testing.T) {
 		{"modalities", hi + `,"modalities":["text","audio"]}`, 400, "modalities", "unsupported_parameter", "modalities is not supported yet: leave the field out"},
 		{"audio", hi + `,"audio":{"voice":"x"}}`, 400, "audio", "unsupported_parameter", "audio is not supported yet: leave the field out"},
 		{"web search", hi + `,"web_search_options":{}}`, 400, "web_search_options", "unsupported_parameter", "web_search_options is not supported yet: leave the field out"},
+		{"echo", hi + `,"echo":true}`, 400, "echo", "unsupported_parameter", "echo is not supported yet: leave the field out"},
+		{"own template", hi + `,"chat_template":"x"}`, 400, "chat_template", "unsupported_parameter", "chat_template is not supported yet: leave the field out"},
+		{"template values", hi + `,"chat_template_kwargs":{"enable_thinking":false}}`, 400, "chat_template_kwargs", "unsupported_parameter", "chat_template_kwargs is not supported yet: leave the field out"},
+		{"continue", hi + `,"continue_final_message":true}`, 400, "continue_final_message", "unsupported_parameter", "continue_final_message is not supported yet: leave the field out"},
+		{"no generation prompt", hi + `,"add_generation_prompt":false}`, 400, "add_generation_prompt", "unsupported_parameter", "add_generation_prompt is not supported yet: leave the field out"},
+		{"structured", hi + `,"structured_outputs":{"json":{}}}`, 400, "structured_outputs", "unsupported_parameter", "structured_outputs is not supported yet: leave the field out"},
 		{"json mode", hi + `,"response_format":{"type":"json_schema"}}`, 400, "response_format", "unsupported_parameter", "response_format is not supported yet: only text is"},
 		{"stream options", hi + `,"stream_options":{}}`, 400, "stream_options", "-", "stream_options is only allowed when stream is true"},
 		{"temperature", hi + `,"temperature":-1}`, 400, "temperature", "-", "temperature is -1: want 0 to 2"},
@@ -127,7 +137,7 @@ func TestChatAccepted(t *testing.T) {
 		{"old limit", `"messages":[{"role":"user","content":"hi"}],"max_tokens":7`, "user:hi\nassistant:", 7},
 		{"new limit", `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":8`, "user:hi\nassistant:", 8},
 		{"equal limits", `"messages":[{"role":"user","content":"hi"}],"max_completion_tokens":8,"max_tokens":8`, "user:hi\nassistant:", 8},
-		{"neutral values", `"messages":[{"role":"assistant","content":"hi","tool_calls":[],"function_call":null,"refusal":null}],"max_tokens":1,"n":1,"logprobs":false,"top_logprobs":0,"tools":[],"tool_choice":"auto","functions":null,"function_call":"none","modalities":["text"],"audio":null,"response_format":{"type":"text"},"user":"me","store":false,"metadata":{},"stop":null,"stream_options":null`, "assistant:hi\nassistant:", 1},
+		{"neutral values", `"messages":[{"role":"assistant","content":"hi","tool_calls":[],"function_call":null,"refusal":null}],"max_tokens":1,"n":1,"logprobs":false,"top_logprobs":0,"tools":[],"tool_choice":"auto","functions":null,"function_call":"none","modalities":["text"],"audio":null,"echo":false,"add_generation_prompt":true,"chat_template_kwargs":{},"response_format":{"type":"text"},"user":"me","store":false,"metadata":{},"stop":null,"stream_options":null`, "assistant:hi\nassistant:", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			resp, text := postTo(t, ts, chatPath, `{"model":"toy",`+c.body+`}`)
@@ -372,7 +382,7 @@ func TestCompleteChat(t *testing.T) {
 // FuzzChatBody checks that whatever passes the checks is fit for the generator.
 func FuzzChatBody(f *testing.F) {
 	for _, seed := range []string{
-		`{` + said("hi") + `}`, `{"model":"toy","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"max_tokens":3,"logit_bias":{"1":2}}`,
+		`{` + said("hi") + `}`, `{"model":"toy","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}],"max_tokens":3,"logit_bias":{"1":2},"n":2,"logprobs":true,"top_logprobs":4}`,
 		`{"model":"toy","messages":[null]}`, `{"model":"toy","messages":[{"role":"developer","content":""}],"min_tokens":2,"presence_penalty":1}`, `[]`, `{`,
 	} {
 		f.Add(seed)
@@ -390,12 +400,17 @@ func FuzzChatBody(f *testing.F) {
 			}
 			return
 		}
-		g := c.gen
-		if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens {
-			t.Fatalf("accepted %q as %+v", text, g)
+		if len(c.choices) < 1 || len(c.choices) > maxChoices {
+			t.Fatalf("accepted %q as %d choices", text, len(c.choices))
 		}
-		if err := g.Sampling.Check(); err != nil {
-			t.Fatalf("accepted %q: %v", text, err)
+		for _, choice := range c.choices {
+			g := choice.gen
+			if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens {
+				t.Fatalf("accepted %q as %+v", text, g)
+			}
+			if err := g.Sampling.Check(); err != nil {
+				t.Fatalf("accepted %q: %v", text, err)
+			}
 		}
 	})
 }

@@ -52,21 +52,28 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	}
 	if client := clientName(r.Context()); client != "" && c.label != "" {
 		// Clients cannot see, nor block, the sessions of others.
-		c.gen.Session = kevlard.SessionID(client + ":" + c.label)
+		c.choices[0].gen.Session = kevlard.SessionID(client + ":" + c.label)
 	}
 	if c.label != "" { // also with an error, such as session_busy
 		w.Header().Set(sessionHeader, c.label)
 	}
-	stream, err := s.gen.Generate(r.Context(), c.gen)
+	streams, err := c.start(r.Context(), s.gen)
 	if err != nil {
 		writeError(w, asError(err))
 		return
 	}
-	w.Header().Set(sessionHeader, cmp.Or(c.label, string(stream.ID())))
+	for i, stream := range streams {
+		// With several choices the header comes several times, in their order.
+		if i == 0 {
+			w.Header().Set(sessionHeader, cmp.Or(c.label, string(stream.ID())))
+		} else {
+			w.Header().Add(sessionHeader, string(stream.ID()))
+		}
+	}
 	if c.stream {
-		s.streamed(w, r.Context(), c, stream, body.form(c))
+		s.streamed(w, r.Context(), c, streams, body.form(c))
 	} else {
-		s.collected(w, r.Context(), c, stream, body.form(c))
+		s.collected(w, r.Context(), c, streams, body.form(c))
 	}
 }
 
@@ -80,43 +87,37 @@ func nameSession(b *fields, header string) *Error {
 }
 
 // collected answers with one document.
-func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, f form) {
-	var whole piece
-	add := func(p piece) error {
-		whole.text += p.text
-		whole.tokens = append(whole.tokens, p.tokens...)
+func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *completion, streams []Stream, f form) {
+	whole := make([]piece, len(streams))
+	ends, err := c.run(ctx, streams, func(k int, p piece, _ *string) error {
+		whole[k].add(p)
 		return nil
-	}
-	end, err := c.run(ctx, stream, add)
+	})
+	s.logEnd(ctx, c, streams, ends, err)
 	if err != nil {
-		s.logEnd(ctx, c, stream, end, err)
 		if e := clientError(ctx, err); e != nil {
 			writeError(w, e)
 		}
 		return
 	}
-	_ = add(end.last)
-	s.logEnd(ctx, c, stream, end, nil)
-	writeJSON(w, http.StatusOK, f.document(whole, end.reason, c.usageOf(end)))
+	writeJSON(w, http.StatusOK, f.document(whole, ends, c.usageOf(ends)))
 }
 
 // streamed answers with server-sent events.
-func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, stream Stream, f form) {
+func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, streams []Stream, f form) {
 	events := newSSE(w)
-	send := func(chunks []any) error {
-		for _, chunk := range chunks {
+	ends, err := c.run(ctx, streams, func(k int, p piece, reason *string) error {
+		for _, chunk := range f.chunks(k, p, reason) {
 			if err := events.data(chunk); err != nil {
 				return err
 			}
 		}
 		return nil
-	}
-	end, err := c.run(ctx, stream, func(p piece) error { return send(f.chunks(p, nil)) })
-	s.logEnd(ctx, c, stream, end, err)
+	})
+	s.logEnd(ctx, c, streams, ends, err)
 	if err == nil {
-		err = send(f.chunks(end.last, &end.reason))
-		if err == nil && c.usage {
-			err = events.data(f.usage(c.usageOf(end)))
+		if c.usage {
+			err = events.data(f.usage(c.usageOf(ends)))
 		}
 		if err == nil {
 			_ = events.raw("[DONE]") // a failed write means that the client is gone
@@ -148,18 +149,20 @@ func clientError(ctx context.Context, err error) *Error {
 	return nil
 }
 
-// logEnd logs how a request ended, and its failovers, which OpenAI's JSON has no
-// place for.
-func (s *Server) logEnd(ctx context.Context, c *completion, stream Stream, end ending, err error) {
-	reason := end.reason
-	if err != nil {
-		reason = err.Error()
-		if ctx.Err() != nil {
-			reason = "client gone"
+// logEnd logs how the choices of a request ended, and their failovers, which
+// OpenAI's JSON has no place for.
+func (s *Server) logEnd(ctx context.Context, c *completion, streams []Stream, ends []ending, err error) {
+	for k, end := range ends {
+		reason := end.reason
+		if err != nil {
+			reason = err.Error()
+			if ctx.Err() != nil {
+				reason = "client gone"
+			}
 		}
+		s.cfg.Log.Debug("completion ended", "session", streams[k].ID(), "prompt", len(c.choices[k].gen.Prompt), "tokens", end.tokens,
+			"reason", reason, "failovers", len(end.failovers))
 	}
-	s.cfg.Log.Debug("completion ended", "session", stream.ID(), "prompt", len(c.gen.Prompt), "tokens", end.tokens,
-		"reason", reason, "failovers", len(end.failovers))
 }
 
 // readBody decodes a body of at most limit bytes, which must arrive in time.

@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net/http"
 	"time"
@@ -98,21 +97,42 @@ func complete(ctx context.Context, gen Generator, b requestBody, body io.Reader,
 	if bad != nil {
 		return bad
 	}
-	stream, err := gen.Generate(ctx, c.gen)
+	if err := c.single(); err != nil {
+		return err
+	}
+	streams, err := c.start(ctx, gen)
 	if err != nil {
 		return asError(err)
 	}
-	if err := emit(Chunk{Session: string(stream.ID())}); err != nil {
-		return errors.Join(err, stream.Close())
+	if err := emit(Chunk{Session: string(streams[0].ID())}); err != nil {
+		return closeAll(err, streams)
 	}
 	if c.echo {
-		if err := emit(Chunk{Text: c.echoText}); err != nil {
-			return errors.Join(err, stream.Close())
+		if err := emit(Chunk{Text: c.choices[0].echo}); err != nil {
+			return closeAll(err, streams)
 		}
 	}
-	end, err := c.run(ctx, stream, func(p piece) error { return emit(Chunk{Text: p.text, TokenIDs: p.tokens}) })
+	var last piece
+	ends, err := c.run(ctx, streams, func(_ int, p piece, reason *string) error {
+		if reason != nil {
+			last = p // it goes out with the end
+			return nil
+		}
+		return emit(Chunk{Text: p.text, TokenIDs: p.tokens})
+	})
 	if err != nil {
 		return err
 	}
-	return emit(Chunk{Text: end.last.text, TokenIDs: end.last.tokens, FinishReason: end.reason, Failovers: Failovers(end.failovers)})
+	return emit(Chunk{Text: last.text, TokenIDs: last.tokens, FinishReason: ends[0].reason, Failovers: Failovers(ends[0].failovers)})
+}
+
+// single refuses what Chunks have no place for.
+func (c *completion) single() error {
+	switch {
+	case len(c.choices) > 1:
+		return badField("n", "the request is for %d answers: here it is one, use the HTTP API for more", len(c.choices))
+	case c.logprobs:
+		return badField("logprobs", "logprobs are not given here: use the HTTP API")
+	}
+	return nil
 }

@@ -8,6 +8,11 @@
 // Every way in ends in one place, completion.run, so that stop strings, usage and
 // errors are the same everywhere.
 //
+// A request for several answers (n, or several prompts) is several sessions, whose
+// pieces are interleaved by index; they count as one answer, so one that fails ends
+// the others. Log probabilities are the model's own, before whatever bends the
+// choice (see kevlard.Logprobs), and come with the text of their tokens.
+//
 // An error before the first byte of the answer is an HTTP status and OpenAI's
 // error envelope. Once a stream has begun the status is sent, so a later error is
 // an event of its own, after which the stream ends without a finish_reason and

@@ -10,13 +10,13 @@ import (
 )
 
 // form writes one answer down the way its endpoint does. All its events have one
-// id and one time, whatever happens to the session meanwhile.
+// id and one time, whatever happens to the sessions meanwhile.
 type form interface {
-	// document is the whole answer.
-	document(p piece, reason string, u usage) any
-	// chunks are the events of one piece of a streamed answer, perhaps none. The
-	// reason is nil but for the last piece.
-	chunks(p piece, reason *string) []any
+	// document is the whole answer: for each choice all of it, and how it ended.
+	document(whole []piece, ends []ending, u usage) any
+	// chunks are the events of one piece of choice k, perhaps none. The reason is nil
+	// but for the last piece of the choice.
+	chunks(k int, p piece, reason *string) []any
 	// usage is the event after the last piece, for clients that want it.
 	usage(u usage) any
 }
@@ -33,9 +33,18 @@ type promptDetails struct {
 	CachedTokens int `json:"cached_tokens"` // always 0: no stage keeps what it computed for other sessions
 }
 
-// usageOf counts each token once, however often failovers made it be computed.
-func (c *completion) usageOf(end ending) usage {
-	return usage{PromptTokens: len(c.gen.Prompt), CompletionTokens: end.tokens, TotalTokens: len(c.gen.Prompt) + end.tokens}
+// usageOf counts each token once, however often failovers made it be computed, and
+// each prompt once, however many answers it got.
+func (c *completion) usageOf(ends []ending) usage {
+	var u usage
+	for _, p := range c.prompts {
+		u.PromptTokens += len(p.ids)
+	}
+	for _, end := range ends {
+		u.CompletionTokens += end.tokens
+	}
+	u.TotalTokens = u.PromptTokens + u.CompletionTokens
+	return u
 }
 
 // head is what all JSON of an answer begins with.
@@ -78,46 +87,56 @@ func noUsage(c *completion) json.RawMessage {
 // completionForm is the form of POST /v1/completions.
 type completionForm struct {
 	head
+	c       *completion
 	noUsage json.RawMessage
-	lead    string // comes before the first piece
-	ids     bool
+	begun   []bool // by choice: its echoed prompt was sent
 }
 
 type completionChoice struct {
 	Index        int             `json:"index"`
 	Text         string          `json:"text"`
-	Logprobs     *struct{}       `json:"logprobs"` // always null: not built yet
+	Logprobs     *legacyLogprobs `json:"logprobs"` // null unless asked for
 	FinishReason *string         `json:"finish_reason"`
 	TokenIDs     []kevlard.Token `json:"token_ids,omitempty"` // with return_token_ids
 }
 
 func newCompletionForm(c *completion) *completionForm {
-	return &completionForm{head: newHead(c, "cmpl-", "text_completion"), noUsage: noUsage(c), lead: c.echoText, ids: c.tokenIDs}
+	return &completionForm{newHead(c, "cmpl-", "text_completion"), c, noUsage(c), make([]bool, len(c.choices))}
 }
 
-func (f *completionForm) choice(p piece, reason *string) []completionChoice {
-	// An echoed prompt goes out once something follows it, so that an error before
-	// the first token still has an HTTP status.
-	choice := completionChoice{Text: f.lead + p.text, FinishReason: reason}
-	f.lead = ""
-	if f.ids {
-		choice.TokenIDs = p.tokens
+func (f *completionForm) choice(k int, p piece, reason *string) completionChoice {
+	out := completionChoice{Index: k, Text: p.text, FinishReason: reason}
+	if !f.begun[k] {
+		// An echoed prompt goes out once something follows it, so that an error before
+		// the first token still has an HTTP status.
+		f.begun[k] = true
+		out.Text = f.c.choices[k].echo + out.Text
 	}
-	return []completionChoice{choice}
+	if f.c.tokenIDs {
+		out.TokenIDs = p.tokens
+	}
+	if f.c.logprobs {
+		out.Logprobs = newLegacyLogprobs(f.c.model.Tokenizer, p.logprobs)
+	}
+	return out
 }
 
 // document implements form.
-func (f *completionForm) document(p piece, reason string, u usage) any {
-	return reply[completionChoice]{f.head, f.choice(p, &reason), u.raw()}
+func (f *completionForm) document(whole []piece, ends []ending, u usage) any {
+	choices := make([]completionChoice, len(whole))
+	for k, p := range whole {
+		choices[k] = f.choice(k, p, &ends[k].reason)
+	}
+	return reply[completionChoice]{f.head, choices, u.raw()}
 }
 
 // chunks implements form.
-func (f *completionForm) chunks(p piece, reason *string) []any {
-	choices := f.choice(p, reason)
-	if choices[0].Text == "" && reason == nil && !f.ids {
+func (f *completionForm) chunks(k int, p piece, reason *string) []any {
+	choice := f.choice(k, p, reason)
+	if choice.Text == "" && reason == nil && !f.c.tokenIDs {
 		return nil
 	}
-	return []any{reply[completionChoice]{f.head, choices, f.noUsage}}
+	return []any{reply[completionChoice]{f.head, []completionChoice{choice}, f.noUsage}}
 }
 
 // usage implements form.
@@ -128,16 +147,16 @@ func (f *completionForm) usage(u usage) any {
 // chatForm is the form of POST /v1/chat/completions.
 type chatForm struct {
 	head
+	c       *completion
 	noUsage json.RawMessage
-	ids     bool
-	begun   bool // the role was sent, which is done once
+	begun   []bool // by choice: the role was sent, which is done once
 }
 
 type chatChoice struct {
 	Index        int             `json:"index"`
 	Message      *chatAnswer     `json:"message,omitempty"` // of a whole answer
 	Delta        *chatDelta      `json:"delta,omitempty"`   // of an event
-	Logprobs     *struct{}       `json:"logprobs"`          // always null: not built yet
+	Logprobs     *chatLogprobs   `json:"logprobs"`          // null unless asked for
 	FinishReason *string         `json:"finish_reason"`
 	TokenIDs     []kevlard.Token `json:"token_ids,omitempty"` // with return_token_ids
 }
@@ -158,36 +177,47 @@ func newChatForm(c *completion) *chatForm {
 	if c.stream {
 		object = "chat.completion.chunk"
 	}
-	return &chatForm{head: newHead(c, "chatcmpl-", object), noUsage: noUsage(c), ids: c.tokenIDs}
+	return &chatForm{newHead(c, "chatcmpl-", object), c, noUsage(c), make([]bool, len(c.choices))}
+}
+
+// choice is one with what the piece says of its tokens.
+func (f *chatForm) choice(k int, p piece) chatChoice {
+	out := chatChoice{Index: k}
+	if f.c.tokenIDs {
+		out.TokenIDs = p.tokens
+	}
+	if f.c.logprobs {
+		out.Logprobs = newChatLogprobs(f.c.model.Tokenizer, p.logprobs)
+	}
+	return out
 }
 
 // document implements form.
-func (f *chatForm) document(p piece, reason string, u usage) any {
-	choice := chatChoice{Message: &chatAnswer{Role: roleAssistant, Content: p.text}, FinishReason: &reason}
-	if f.ids {
-		choice.TokenIDs = p.tokens
+func (f *chatForm) document(whole []piece, ends []ending, u usage) any {
+	choices := make([]chatChoice, len(whole))
+	for k, p := range whole {
+		choices[k] = f.choice(k, p)
+		choices[k].Message = &chatAnswer{Role: roleAssistant, Content: p.text}
+		choices[k].FinishReason = &ends[k].reason
 	}
-	return reply[chatChoice]{f.head, []chatChoice{choice}, u.raw()}
+	return reply[chatChoice]{f.head, choices, u.raw()}
 }
 
 // chunks implements form. The role comes alone, then text, then the reason alone.
-func (f *chatForm) chunks(p piece, reason *string) []any {
+func (f *chatForm) chunks(k int, p piece, reason *string) []any {
 	var out []any
 	event := func(c chatChoice) { out = append(out, reply[chatChoice]{f.head, []chatChoice{c}, f.noUsage}) }
-	if !f.begun {
-		f.begun = true
-		event(chatChoice{Delta: &chatDelta{Role: roleAssistant, Content: new(string)}})
+	if !f.begun[k] {
+		f.begun[k] = true
+		event(chatChoice{Index: k, Delta: &chatDelta{Role: roleAssistant, Content: new(string)}})
 	}
-	ids := f.ids && len(p.tokens) > 0
-	if p.text != "" || ids {
-		c := chatChoice{Delta: &chatDelta{Content: &p.text}}
-		if ids {
-			c.TokenIDs = p.tokens
-		}
+	if p.text != "" || len(p.logprobs) > 0 || f.c.tokenIDs && len(p.tokens) > 0 {
+		c := f.choice(k, p)
+		c.Delta = &chatDelta{Content: &p.text}
 		event(c)
 	}
 	if reason != nil {
-		event(chatChoice{Delta: &chatDelta{}, FinishReason: reason})
+		event(chatChoice{Index: k, Delta: &chatDelta{}, FinishReason: reason})
 	}
 	return out
 }

@@ -36,6 +36,11 @@ type Tokenizer interface {
 	// exactly once where the model wants one, even if the text has it already.
 	Encode(text string) ([]kevlard.Token, error)
 	NewDecoder() Decoder
+	// Piece returns the bytes that a token adds to a text, which may be part of a
+	// character. Control tokens, and ids outside the vocabulary, add none.
+	Piece(t kevlard.Token) []byte
+	// TokenName returns what the vocabulary calls a token.
+	TokenName(t kevlard.Token) string
 	// EndOfGeneration lists the tokens that end an answer.
 	EndOfGeneration() []kevlard.Token
 }
@@ -73,6 +78,7 @@ type Stream interface {
 // Update is what became of a session since the last one.
 type Update struct {
 	Tokens    []kevlard.Token
+	Logprobs  []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
 	Done      bool
 	Reason    string // with Done: stop, length, cancelled or error
 	Err       *kevlard.Failure

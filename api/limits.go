@@ -22,6 +22,10 @@ const (
 	// defaultChatTokens bounds the answer to a chat that names no limit, as stages
 	// reserve room for all of it; the answer then ends with finish_reason length.
 	defaultChatTokens = 2048
+	// maxN is the most answers to one prompt, and maxChoices the most of a request, so
+	// the most prompts too; more are answered 400. Each is a session.
+	maxN       = 8
+	maxChoices = 16
 	// maxMessages is the most messages of a chat, and maxParts the most parts of one;
 	// more are answered 400.
 	maxMessages = 4096

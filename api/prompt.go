@@ -3,7 +3,7 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"slices"
+	"fmt"
 	"strings"
 
 	"github.com/kevlard/kevlard"
@@ -12,13 +12,13 @@ import (
 // completionBody is the body of POST /v1/completions.
 type completionBody struct {
 	fields
-	Prompt json.RawMessage `json:"prompt"`
-	Echo   bool            `json:"echo"`
+	Prompt   json.RawMessage `json:"prompt"`
+	Echo     bool            `json:"echo"`
+	Logprobs json.RawMessage `json:"logprobs"`
 
 	// Known, and refused where they would change the answer.
-	BestOf   *int            `json:"best_of"`
-	Logprobs json.RawMessage `json:"logprobs"`
-	Suffix   *string         `json:"suffix"`
+	BestOf *int    `json:"best_of"`
+	Suffix *string `json:"suffix"`
 }
 
 // defaultMaxTokens is OpenAI's default for completions.
@@ -34,7 +34,10 @@ func (b *completionBody) check(models []Model) (*completion, *Error) {
 		return nil, err
 	}
 	c.echo = b.Echo
-	if err := c.prompt(b.Prompt); err != nil {
+	if err := c.parseLegacyLogprobs(b.Logprobs); err != nil {
+		return nil, err
+	}
+	if err := c.readPrompts(b.Prompt); err != nil {
 		return nil, err
 	}
 	return c, c.lengths(&b.fields, "prompt", defaultMaxTokens)
@@ -45,79 +48,102 @@ func (b *completionBody) form(c *completion) form { return newCompletionForm(c) 
 
 // refuse names the first field whose effect we do not have.
 func (b *completionBody) refuse() *Error {
+	n := 1
+	if b.N != nil {
+		n = *b.N
+	}
 	switch {
-	case b.BestOf != nil && *b.BestOf != 1:
-		return unsupported("best_of", "best_of is %d: only 1 is supported", *b.BestOf)
-	case !isOneOf(b.Logprobs, "false"):
-		return unsupported("logprobs", "logprobs are not supported yet: leave the field out")
+	case b.BestOf != nil && *b.BestOf != n:
+		return unsupported("best_of", "best_of is %d: only n, which is %d, is supported", *b.BestOf, n)
 	case b.Suffix != nil && *b.Suffix != "":
 		return unsupported("suffix", "suffix is not supported: leave the field out")
 	}
 	return nil
 }
 
-// prompt turns the prompt into token ids.
-func (c *completion) prompt(raw json.RawMessage) *Error {
-	text, ids, err := parsePrompt(raw)
+// readPrompts turns the prompts into token ids.
+func (c *completion) readPrompts(raw json.RawMessage) *Error {
+	list, err := splitPrompts(raw)
 	if err != nil {
 		return err
 	}
-	if ids == nil {
-		encoded, encErr := c.model.Tokenizer.Encode(text)
-		if encErr != nil {
-			return badField("prompt", "the prompt cannot be tokenized: %v", encErr)
+	for i, one := range list {
+		p, err := c.readPrompt(numbered("prompt", i, len(list)), one)
+		if err != nil {
+			return err
 		}
-		ids = encoded
-	} else if c.echo {
-		text = decodeAll(c.model.Tokenizer, ids)
-	}
-	for _, t := range ids {
-		if t < 0 || int(t) >= c.model.Vocab {
-			return badField("prompt", "token id %d is not in the vocabulary of %s: want 0 to %d", t, c.model.Name, c.model.Vocab-1)
-		}
-	}
-	if len(ids) == 0 {
-		return badField("prompt", "the prompt is empty")
-	}
-	c.gen.Prompt = ids
-	if c.echo {
-		c.echoText = text
+		c.prompts = append(c.prompts, p)
 	}
 	return nil
 }
 
-// parsePrompt accepts a string, token ids, or an array of one of these.
-func parsePrompt(raw json.RawMessage) (text string, ids []kevlard.Token, _ *Error) {
+// numbered names one of n prompts in an error; the only one has no number.
+func numbered(field string, i, n int) string {
+	if n == 1 {
+		return field
+	}
+	return fmt.Sprintf("%s[%d]", field, i)
+}
+
+// wrongPrompt is the error of a prompt of another shape.
+func wrongPrompt() *Error {
+	return badField("prompt", "prompt must be a string, an array of token ids, or an array of up to %d of either", maxChoices)
+}
+
+// splitPrompts accepts a string, token ids, or an array of these, and returns the
+// JSON of each prompt.
+func splitPrompts(raw json.RawMessage) ([]json.RawMessage, *Error) {
 	if isNull(raw) {
-		return "", nil, badField("prompt", "prompt is missing")
-	}
-	if json.Unmarshal(raw, &text) == nil {
-		return text, nil, nil
-	}
-	// encoding/json takes null for 0 inside an array of numbers.
-	if !bytes.Contains(raw, []byte("null")) && json.Unmarshal(raw, &ids) == nil {
-		if len(ids) == 0 {
-			return "", nil, badField("prompt", "the prompt is empty")
-		}
-		return "", ids, nil
+		return nil, badField("prompt", "prompt is missing")
 	}
 	var list []json.RawMessage
+	if raw[0] == '"' {
+		return []json.RawMessage{raw}, nil
+	}
 	if json.Unmarshal(raw, &list) != nil {
-		return "", nil, badField("prompt", "prompt must be a string, an array of one string, or an array of token ids")
+		return nil, wrongPrompt()
 	}
-	nested := func(m json.RawMessage) bool { return len(m) > 0 && (m[0] == '"' || m[0] == '[') }
-	if !slices.ContainsFunc(list, func(m json.RawMessage) bool { return !nested(m) }) {
-		if len(list) > 1 {
-			return "", nil, badField("prompt", "prompt has %d entries: only one prompt a request is supported yet", len(list))
+	if len(list) == 0 || list[0][0] != '"' && list[0][0] != '[' {
+		return []json.RawMessage{raw}, nil // token ids
+	}
+	if len(list) > maxChoices {
+		return nil, badField("prompt", "prompt has %d entries: want at most %d", len(list), maxChoices)
+	}
+	return list, nil
+}
+
+// readPrompt reads a string or token ids.
+func (c *completion) readPrompt(field string, raw json.RawMessage) (prompt, *Error) {
+	var p prompt
+	if raw[0] == '"' {
+		if json.Unmarshal(raw, &p.text) != nil {
+			return p, wrongPrompt()
 		}
-		if json.Unmarshal(list[0], &text) == nil {
-			return text, nil, nil
+		var err error
+		if p.ids, err = c.model.Tokenizer.Encode(p.text); err != nil {
+			return p, badField(field, "the prompt cannot be tokenized: %v", err)
 		}
-		if !bytes.Contains(list[0], []byte("null")) && json.Unmarshal(list[0], &ids) == nil && len(ids) > 0 {
-			return "", ids, nil
+	} else {
+		// encoding/json takes null for 0 inside an array of numbers.
+		if bytes.Contains(raw, []byte("null")) || json.Unmarshal(raw, &p.ids) != nil {
+			return p, wrongPrompt()
+		}
+		if c.echo {
+			p.text = decodeAll(c.model.Tokenizer, p.ids)
 		}
 	}
-	return "", nil, badField("prompt", "prompt must be a string, an array of one string, or an array of token ids")
+	for _, t := range p.ids {
+		if t < 0 || int(t) >= c.model.Vocab {
+			return p, badField(field, "token id %d is not in the vocabulary of %s: want 0 to %d", t, c.model.Name, c.model.Vocab-1)
+		}
+	}
+	if len(p.ids) == 0 {
+		return p, badField(field, "the prompt is empty")
+	}
+	if !c.echo {
+		p.text = ""
+	}
+	return p, nil
 }
 
 func decodeAll(t Tokenizer, ids []kevlard.Token) string {

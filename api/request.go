@@ -39,11 +39,13 @@ type fields struct {
 	RepetitionPenalty *float64        `json:"repetition_penalty"`
 	LogitBias         json.RawMessage `json:"logit_bias"`
 
-	// Known, and refused where they would change the answer.
-	N              *int `json:"n"`
+	N *int `json:"n"`
+
+	// Known, and refused where it would change the answer.
 	ResponseFormat *struct {
 		Type string `json:"type"`
 	} `json:"response_format"`
+	unbuiltFields
 }
 
 // requestBody is the body of a completion or a chat.
@@ -57,15 +59,18 @@ type requestBody interface {
 
 // completion is a request that passed all checks.
 type completion struct {
-	gen      GenRequest
+	gen      GenRequest // what all choices have in common
+	prompts  []prompt
+	n        int // answers to each prompt
+	choices  []choice
 	model    Model
-	label    string // the client's name of the session
+	label    string // the client's name of the session; only with one choice
 	stops    []string
 	stream   bool
-	usage    bool   // a last chunk with usage
-	echo     bool   // the answer starts with the prompt
-	echoText string // the prompt as text
-	tokenIDs bool   // the answer carries token ids
+	usage    bool // a last chunk with usage
+	echo     bool // the answer starts with the prompt
+	tokenIDs bool // the answer carries token ids
+	logprobs bool // the answer carries log probabilities
 }
 
 // defaultTemperature is OpenAI's.
@@ -193,13 +198,10 @@ func (c *completion) needTokenizer() *Error {
 
 // refuse names the first field whose effect we do not have.
 func (b *fields) refuse() *Error {
-	switch {
-	case b.N != nil && *b.N != 1:
-		return unsupported("n", "n is %d: only 1 is supported", *b.N)
-	case b.ResponseFormat != nil && b.ResponseFormat.Type != "text":
+	if b.ResponseFormat != nil && b.ResponseFormat.Type != "text" {
 		return unsupported("response_format", "response_format is not supported yet: only text is")
 	}
-	return nil
+	return refuseUnbuilt(b.unbuiltFields.list())
 }
 
 func isNull(raw json.RawMessage) bool { return len(raw) == 0 || string(raw) == "null" }
@@ -252,9 +254,13 @@ func isPlain(name string, limit int) bool {
 	return name != "" && len(name) <= limit && !strings.ContainsFunc(name, odd)
 }
 
-// lengths checks how much may be generated. The field is the one that holds the
-// prompt; preset is the limit of a request that gives none.
+// lengths checks how many answers there may be, and how long, and makes the choices.
+// The field is the one that holds the prompts; preset is the limit of a request that
+// gives none.
 func (c *completion) lengths(b *fields, field string, preset int) *Error {
+	if err := c.countChoices(b.N); err != nil {
+		return err
+	}
 	name, limit := "max_tokens", preset
 	switch {
 	case b.MaxTokens != nil && b.MaxCompletionTokens != nil && *b.MaxTokens != *b.MaxCompletionTokens:
@@ -274,15 +280,16 @@ func (c *completion) lengths(b *fields, field string, preset int) *Error {
 		}
 		c.gen.MinTokens = *m
 	}
-	if n := len(c.gen.Prompt); n >= c.model.Context || limit > c.model.Context-n {
-		e := badField(field, "the model's context is %d tokens, but the prompt has %d and %s is %d: shorten one of them",
-			c.model.Context, n, name, limit)
-		code := "context_length_exceeded"
-		e.Code = &code
-		return e
+	for i, p := range c.prompts {
+		if n := len(p.ids); n >= c.model.Context || limit > c.model.Context-n {
+			e := badField(numbered(field, i, len(c.prompts)), "the model's context is %d tokens, but the prompt has %d and %s is %d: shorten one of them",
+				c.model.Context, n, name, limit)
+			code := "context_length_exceeded"
+			e.Code = &code
+			return e
+		}
 	}
-	c.gen.MaxTokens = limit
-	c.positions()
+	c.choose(limit)
 	return nil
 }
 

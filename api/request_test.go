@@ -13,7 +13,8 @@ import (
 // TestBadRequests checks that each mistake gets its status and one exact envelope.
 func TestBadRequests(t *testing.T) {
 	_, ts := newTestServer(t, &toy{}, 0)
-	const wrongPrompt = "prompt must be a string, an array of one string, or an array of token ids"
+	const wrongPrompt = "prompt must be a string, an array of token ids, or an array of up to 16 of either"
+	const wrongLogprobs = "logprobs must be a whole number from 0 to 5, the likeliest tokens to list besides the chosen one"
 	for _, c := range []struct {
 		name, body string
 		status     int
@@ -37,7 +38,14 @@ func TestBadRequests(t *testing.T) {
 		{"null id", `{"model":"toy","prompt":[null]}`, 400, "prompt", "-", wrongPrompt},
 		{"nested null id", `{"model":"toy","prompt":[[null]]}`, 400, "prompt", "-", wrongPrompt},
 		{"fraction id", `{"model":"toy","prompt":[1.5]}`, 400, "prompt", "-", wrongPrompt},
-		{"two prompts", `{"model":"toy","prompt":["a","b"]}`, 400, "prompt", "-", "prompt has 2 entries: only one prompt a request is supported yet"},
+		{"null prompt", `{"model":"toy","prompt":["a",null]}`, 400, "prompt", "-", wrongPrompt},
+		{"one prompt empty", `{"model":"toy","prompt":["a",""]}`, 400, "prompt[1]", "-", "the prompt is empty"},
+		{"no ids", `{"model":"toy","prompt":[[1],[]]}`, 400, "prompt[1]", "-", "the prompt is empty"},
+		{"one id too big", `{"model":"toy","prompt":[[1],[257]]}`, 400, "prompt[1]", "-", "token id 257 is not in the vocabulary of toy: want 0 to 256"},
+		{"one prompt too long", `{"model":"toy","prompt":["a","abc"],"max_tokens":98}`, 400, "prompt[1]", "context_length_exceeded", "the model's context is 100 tokens, but the prompt has 3 and max_tokens is 98: shorten one of them"},
+		{"many prompts", `{"model":"toy","prompt":["a"` + strings.Repeat(`,"a"`, 16) + `]}`, 400, "prompt", "-", "prompt has 17 entries: want at most 16"},
+		{"many answers", `{"model":"toy","prompt":["a","b","c"],"n":6}`, 400, "n", "-", "n is 6, for 3 prompts: want at most 16 answers in all"},
+		{"one session", `{"model":"toy","prompt":["a","b"],"session":"s"}`, 400, "session", "-", "session names one answer, and the request is for 2: leave it out"},
 		{"id too big", `{"model":"toy","prompt":[257]}`, 400, "prompt", "-", "token id 257 is not in the vocabulary of toy: want 0 to 256"},
 		{"id negative", `{"model":"toy","prompt":[-1]}`, 400, "prompt", "-", "token id -1 is not in the vocabulary of toy: want 0 to 256"},
 		{"max_tokens 0", `{"model":"toy","prompt":"a","max_tokens":0}`, 400, "max_tokens", "-", "max_tokens is 0: want at least 1"},
@@ -59,9 +67,17 @@ func TestBadRequests(t *testing.T) {
 		{"stop count", `{"model":"toy","prompt":"a","stop":["1","2","3","4","5"]}`, 400, "stop", "-", "stop has 5 strings: at most 4"},
 		{"stop empty", `{"model":"toy","prompt":"a","stop":""}`, 400, "stop", "-", "a stop string has 0 bytes: want 1 to 1024"},
 		{"session", `{"model":"toy","prompt":"a","session":"a b"}`, 400, "session", "-", "session must have 1 to 64 letters, digits, '.', '_' or '-'"},
-		{"n", `{"model":"toy","prompt":"a","n":2}`, 400, "n", "unsupported_parameter", "n is 2: only 1 is supported"},
-		{"best_of", `{"model":"toy","prompt":"a","best_of":2}`, 400, "best_of", "unsupported_parameter", "best_of is 2: only 1 is supported"},
-		{"logprobs", `{"model":"toy","prompt":"a","logprobs":0}`, 400, "logprobs", "unsupported_parameter", "logprobs are not supported yet: leave the field out"},
+		{"n", `{"model":"toy","prompt":"a","n":9}`, 400, "n", "-", "n is 9: want 1 to 8"},
+		{"best_of", `{"model":"toy","prompt":"a","best_of":2}`, 400, "best_of", "unsupported_parameter", "best_of is 2: only n, which is 1, is supported"},
+		{"best_of 1", `{"model":"toy","prompt":"a","best_of":1,"n":2}`, 400, "best_of", "unsupported_parameter", "best_of is 1: only n, which is 2, is supported"},
+		{"logprobs", `{"model":"toy","prompt":"a","logprobs":6}`, 400, "logprobs", "-", wrongLogprobs},
+		{"logprobs negative", `{"model":"toy","prompt":"a","logprobs":-1}`, 400, "logprobs", "-", wrongLogprobs},
+		{"logprobs true", `{"model":"toy","prompt":"a","logprobs":true}`, 400, "logprobs", "-", wrongLogprobs},
+		{"logprobs fraction", `{"model":"toy","prompt":"a","logprobs":1.5}`, 400, "logprobs", "-", wrongLogprobs},
+		{"logprobs with echo", `{"model":"toy","prompt":"a","logprobs":1,"echo":true}`, 400, "logprobs", "-", "logprobs with echo: the prompt's logprobs are not computed: leave one of the two fields out"},
+		{"guided", `{"model":"toy","prompt":"a","guided_json":{}}`, 400, "guided_json", "unsupported_parameter", "guided_json is not supported yet: leave the field out"},
+		{"stop ids", `{"model":"toy","prompt":"a","stop_token_ids":[5]}`, 400, "stop_token_ids", "unsupported_parameter", "stop_token_ids is not supported yet: leave the field out"},
+		{"beams", `{"model":"toy","prompt":"a","use_beam_search":true}`, 400, "use_beam_search", "unsupported_parameter", "use_beam_search is not supported yet: leave the field out"},
 		{"suffix", `{"model":"toy","prompt":"a","suffix":"x"}`, 400, "suffix", "unsupported_parameter", "suffix is not supported: leave the field out"},
 		{"presence", `{"model":"toy","prompt":"a","presence_penalty":2.5}`, 400, "presence_penalty", "-", "presence_penalty is 2.5: want -2 to 2"},
 		{"frequency", `{"model":"toy","prompt":"a","frequency_penalty":-3}`, 400, "frequency_penalty", "-", "frequency_penalty is -3: want -2 to 2"},
@@ -141,7 +157,7 @@ func TestAccepted(t *testing.T) {
 		}},
 		{"exactly the context", `{"model":"toy","prompt":"ab","max_tokens":98}`, func(r GenRequest) bool { return r.MaxTokens == 98 }},
 		{
-			"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"user":"me","unknown":[1]}`,
+			"neutral values", `{"model":"toy","prompt":"a","n":1,"best_of":1,"logprobs":null,"suffix":null,"presence_penalty":0,"frequency_penalty":0,"repetition_penalty":1,"logit_bias":{},"response_format":{"type":"text"},"stop_token_ids":[],"bad_words": [ ],"use_beam_search":false,"guided_json":null,"user":"me","unknown":[1]}`,
 			func(r GenRequest) bool { return len(r.Prompt) == 1 },
 		},
 		{"session", `{"model":"toy","prompt":"a","session":"s-1"}`, func(r GenRequest) bool { return r.Session == "s-1" }},
@@ -171,7 +187,7 @@ func TestAccepted(t *testing.T) {
 func FuzzBody(f *testing.F) {
 	for _, s := range []string{
 		`{"model":"toy","prompt":"a"}`, `{"model":"toy","prompt":[1,2],"stop":["a","b"],"stream":true}`, `{"prompt":[[1]]}`, `[]`,
-		`{"model":"toy","prompt":["x"],"max_tokens":9223372036854775807,"seed":-1,"top_k":-1,"session":"a"}`, `{"model":"toy","prompt":[null]}`,
+		`{"model":"toy","prompt":["x",[3]],"n":3,"logprobs":2}`, `{"model":"toy","prompt":["x"],"max_tokens":9223372036854775807,"seed":-1,"top_k":-1,"session":"a"}`, `{"model":"toy","prompt":[null]}`,
 	} {
 		f.Add(s)
 	}
@@ -188,14 +204,44 @@ func FuzzBody(f *testing.F) {
 			}
 			return
 		}
-		g := c.gen
-		if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens || len(g.Session) > maxSessionName {
-			t.Fatalf("accepted %q as %+v", text, g)
+		if len(c.choices) < 1 || len(c.choices) > maxChoices {
+			t.Fatalf("accepted %q as %d choices", text, len(c.choices))
 		}
-		for _, id := range g.Prompt {
-			if id < 0 || int(id) >= c.model.Vocab {
-				t.Fatalf("accepted token %d", id)
+		for _, choice := range c.choices {
+			g := choice.gen
+			if len(g.Prompt) == 0 || g.MaxTokens < 1 || len(g.Prompt)+g.MaxTokens > c.model.Context || g.MinTokens > g.MaxTokens || len(g.Session) > maxSessionName {
+				t.Fatalf("accepted %q as %+v", text, g)
+			}
+			for _, id := range g.Prompt {
+				if id < 0 || int(id) >= c.model.Vocab {
+					t.Fatalf("accepted token %d", id)
+				}
 			}
 		}
 	})
+}
+
+// TestUnbuiltAreRefused: each of the fields is refused by its own name, and is taken
+// with each of its neutral values and with null.
+func TestUnbuiltAreRefused(t *testing.T) {
+	_, ts := newTestServer(t, &toy{}, 0)
+	completion, chat := `{"model":"toy","prompt":"a"`, `{`+said("hi")
+	try := func(path, start string, list []unbuilt) {
+		for _, f := range list {
+			for value, status := range map[string]int{`{"no":["such","value"]}`: 400, `null`: 200} {
+				resp, text := postTo(t, ts, path, fmt.Sprintf(`%s,%q:%s}`, start, f.name, value))
+				if resp.StatusCode != status || status == 400 && !strings.Contains(text, fmt.Sprintf(`"param":%q`, f.name)) {
+					t.Errorf("%s: %s: %d %s", f.name, value, resp.StatusCode, text)
+				}
+			}
+			for _, value := range f.neutral {
+				if resp, text := postTo(t, ts, path, fmt.Sprintf(`%s,%q: %s }`, start, f.name, value)); resp.StatusCode != 200 {
+					t.Errorf("%s: %s: %d %s", f.name, value, resp.StatusCode, text)
+				}
+			}
+		}
+	}
+	var b chatBody
+	try("/v1/completions", completion, b.unbuiltFields.list())
+	try(chatPath, chat, append(b.unbuiltFields.list(), b.unbuiltChat.list()...))
 }

@@ -96,15 +96,16 @@ func parseBias(raw json.RawMessage, vocab int) ([]kevlard.TokenBias, *Error) {
 	return out, nil
 }
 
-// positions says from where on the sampling parameters act, once the prompt is
+// positioned says from where on the sampling parameters act, as the prompt is
 // known: a failover recomputes the prompt, and the answer must not change.
-func (c *completion) positions() {
-	s := &c.gen.Sampling
+func positioned(g GenRequest) GenRequest {
+	s := &g.Sampling
 	if s.Penalizes() {
-		s.Prompt = len(c.gen.Prompt)
+		s.Prompt = len(g.Prompt)
 	}
-	if c.gen.MinTokens > 0 && !c.gen.IgnoreEOG && len(c.gen.EOG) <= kevlard.MaxBan {
+	if g.MinTokens > 0 && !g.IgnoreEOG && len(g.EOG) <= kevlard.MaxBan {
 		// An end that is never drawn, rather than one that is drawn and passed over.
-		s.Ban, s.BanUntil = c.gen.EOG, len(c.gen.Prompt)+c.gen.MinTokens
+		s.Ban, s.BanUntil = g.EOG, len(g.Prompt)+g.MinTokens
 	}
+	return g
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -36,6 +37,7 @@ type lesson struct {
 	fail   *kevlard.Failure // ends the session
 	refuse *kevlard.Failure // the session does not even start
 	hang   bool             // nothing more comes
+	mute   bool             // logprobs are forgotten
 	wait   time.Duration    // before the token after
 }
 
@@ -93,6 +95,9 @@ func (s *toyStream) Next(ctx context.Context) (Update, error) {
 	var u Update
 	for _, b := range []byte(l.answer[s.sent : s.sent+n]) {
 		u.Tokens = append(u.Tokens, kevlard.Token(b))
+		if s.req.Sampling.Logprobs && !l.mute {
+			u.Logprobs = append(u.Logprobs, toyLogprobs(b, s.req.Sampling.TopLogprobs))
+		}
 	}
 	s.sent += n
 	switch {
@@ -106,6 +111,15 @@ func (s *toyStream) Next(ctx context.Context) (Update, error) {
 		u.Failovers = []kevlard.Failover{{AtToken: 1, Cause: "reset", Node: "n2", Detect: time.Millisecond, Reroute: 2 * time.Millisecond, Restore: 3 * time.Millisecond}}
 	}
 	return u, nil
+}
+
+// toyLogprobs says that the byte and those that follow it are ever less likely.
+func toyLogprobs(b byte, top int) kevlard.Logprobs {
+	l := kevlard.Logprobs{Chosen: -float32(b) / 128}
+	for i := range top {
+		l.Top = append(l.Top, kevlard.TokenLogprob{Token: kevlard.Token(b) + kevlard.Token(i), Logprob: l.Chosen - float32(i)})
+	}
+	return l
 }
 
 func (s *toyStream) Close() error {
@@ -129,6 +143,15 @@ func (toyTokenizer) Encode(text string) ([]kevlard.Token, error) {
 	}
 	return ids, nil
 }
+
+func (toyTokenizer) Piece(t kevlard.Token) []byte {
+	if t < 0 || t >= toyEOS {
+		return nil
+	}
+	return []byte{byte(t)}
+}
+
+func (toyTokenizer) TokenName(t kevlard.Token) string { return fmt.Sprintf("<%d>", t) }
 
 func (toyTokenizer) NewDecoder() Decoder              { return &toyDecoder{} }
 func (toyTokenizer) EndOfGeneration() []kevlard.Token { return []kevlard.Token{toyEOS} }

@@ -34,10 +34,10 @@ type Engine interface {
 	// Info says what was loaded. It does not change.
 	Info() EngineInfo
 	// Forward computes one batch: rows has one entry for each part (at the last
-	// stage nil entries or none), tokens one for each part that samples. After an
+	// stage nil entries or none), sampled one for each part that samples. After an
 	// error the engine is of no further use; ErrNoMemory says that the batch is not to
 	// blame. It returns at once when the engine exits.
-	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, tokens []kevlard.Token, err error)
+	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, sampled []kevlard.Sampled, err error)
 	// Done is closed as soon as the engine is gone, for whatever reason.
 	Done() <-chan struct{}
 	// Exit says how it went. It may be called after Done is closed.

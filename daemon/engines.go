@@ -219,13 +219,13 @@ func (e *engines) forward(ctx context.Context, l *engineLife, eng Engine, a Assi
 			return
 		}
 		begin := time.Now()
-		rows, tokens, err := eng.Forward(ctx, b)
+		rows, sampled, err := eng.Forward(ctx, b)
 		if err == nil {
-			err = checkResult(b, a, rows, tokens)
+			err = checkResult(b, a, rows, sampled)
 		}
 		if err == nil {
 			e.observe(l.id.stage, time.Since(begin))
-			e.post(node.BatchDone{Stage: l.id.stage, Run: l.id.run, Batch: b.ID, Rows: rows, Tokens: tokens})
+			e.post(node.BatchDone{Stage: l.id.stage, Run: l.id.run, Batch: b.ID, Rows: rows, Sampled: sampled})
 			continue
 		}
 		settle := time.NewTimer(exitSettle)
@@ -245,8 +245,8 @@ func (e *engines) forward(ctx context.Context, l *engineLife, eng Engine, a Assi
 
 // checkResult makes sure that the machine gets what it relies on, whatever an
 // engine answers.
-func checkResult(b stage.Batch, a AssignedStage, rows [][]byte, tokens []kevlard.Token) error {
-	samples := 0
+func checkResult(b stage.Batch, a AssignedStage, rows [][]byte, sampled []kevlard.Sampled) error {
+	var asked []kevlard.Sampling
 	last := a.Layers.Hi == a.Model.Layers
 	if !last && len(rows) != len(b.Parts) {
 		return fmt.Errorf("batch %d: rows for %d parts, want %d", b.ID, len(rows), len(b.Parts))
@@ -255,19 +255,42 @@ func checkResult(b stage.Batch, a AssignedStage, rows [][]byte, tokens []kevlard
 		if want := len(p.Tokens) * a.Width; !last && len(rows[i]) != want {
 			return fmt.Errorf("batch %d: part %d: %d bytes of rows, want %d", b.ID, i, len(rows[i]), want)
 		}
-		if p.Sample {
-			samples++
+		if p.Sample && last {
+			asked = append(asked, p.Sampling)
 		}
 	}
-	if !last {
-		samples = 0
+	if len(sampled) != len(asked) {
+		return fmt.Errorf("batch %d: %d tokens, want %d", b.ID, len(sampled), len(asked))
 	}
-	if len(tokens) != samples {
-		return fmt.Errorf("batch %d: %d tokens, want %d", b.ID, len(tokens), samples)
+	for i, s := range sampled {
+		if err := checkSampled(s, asked[i], a.Model.Vocab); err != nil {
+			return fmt.Errorf("batch %d: token %d of %d: %w", b.ID, i+1, len(sampled), err)
+		}
 	}
-	for _, t := range tokens {
-		if t < 0 || int(t) >= a.Model.Vocab {
-			return fmt.Errorf("batch %d: token %d, the vocabulary has %d", b.ID, t, a.Model.Vocab)
+	return nil
+}
+
+// checkSampled is checkResult for one token.
+func checkSampled(s kevlard.Sampled, asked kevlard.Sampling, vocab int) error {
+	if s.Token < 0 || int(s.Token) >= vocab {
+		return fmt.Errorf("it is %d, the vocabulary has %d", s.Token, vocab)
+	}
+	if got := s.Logprobs != nil; got != asked.Logprobs {
+		return fmt.Errorf("it has logprobs: %t, want %t", got, asked.Logprobs)
+	}
+	if s.Logprobs == nil {
+		return nil
+	}
+	if err := s.Logprobs.Check(); err != nil {
+		return err
+	}
+	// Fewer are right where the model excludes tokens.
+	if n := len(s.Logprobs.Top); n > asked.TopLogprobs {
+		return fmt.Errorf("it has %d top_logprobs, %d were asked for", n, asked.TopLogprobs)
+	}
+	for _, t := range s.Logprobs.Top {
+		if int(t.Token) >= vocab {
+			return fmt.Errorf("its top_logprobs have token %d, the vocabulary has %d", t.Token, vocab)
 		}
 	}
 	return nil

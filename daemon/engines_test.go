@@ -20,7 +20,7 @@ import (
 // puppet is an engine that does what the test says.
 type puppet struct {
 	info    EngineInfo
-	forward func(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error)
+	forward func(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error)
 	deaf    bool // SIGKILL does not help
 	done    chan struct{}
 	once    sync.Once
@@ -29,7 +29,7 @@ type puppet struct {
 
 func (p *puppet) Info() EngineInfo { return p.info }
 
-func (p *puppet) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
+func (p *puppet) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 	return p.forward(ctx, b)
 }
 
@@ -69,7 +69,7 @@ func withBench(t *testing.T, launch launchFunc, f func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := AssignedStage{Model: topology.Model{ID: kevlard.Digest{1}, Layers: 4, Context: 64, Vocab: 10}, Layers: kevlard.Layers{Lo: 0, Hi: 2}, Width: 8, CellsWanted: 64}
 		b := &bench{t: t, stage: a.Key(), events: make(chan node.Event, 100)}
-		b.puppet = &puppet{info: EngineInfo{Width: 8, Cells: 64, PID: 42}, done: make(chan struct{}), forward: func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+		b.puppet = &puppet{info: EngineInfo{Width: 8, Cells: 64, PID: 42}, done: make(chan struct{}), forward: func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			return [][]byte{make([]byte, 8)}, nil, nil
 		}}
 		if launch == nil {
@@ -125,7 +125,7 @@ func TestEngineLife(t *testing.T) {
 func TestExitMidBatchIsReportedAtOnce(t *testing.T) {
 	withBench(t, nil, func(b *bench) {
 		next[node.EngineReady](b)
-		b.puppet.forward = func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+		b.puppet.forward = func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			time.Sleep(time.Minute)
 			return nil, nil, errors.New("broken pipe")
 		}
@@ -148,16 +148,16 @@ func TestExitMidBatchIsReportedAtOnce(t *testing.T) {
 }
 
 func TestFailedBatchIsPoisonous(t *testing.T) {
-	for name, forward := range map[string]func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error){
-		"out of memory": func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+	for name, forward := range map[string]func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error){
+		"out of memory": func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			return nil, nil, errors.New("out of memory")
 		},
-		"rows for 0 parts": func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) { return nil, nil, nil },
-		"7 bytes of rows": func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+		"rows for 0 parts": func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) { return nil, nil, nil },
+		"7 bytes of rows": func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			return [][]byte{make([]byte, 7)}, nil, nil
 		},
-		"1 tokens, want 0": func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
-			return [][]byte{make([]byte, 8)}, []kevlard.Token{1}, nil
+		"1 tokens, want 0": func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
+			return [][]byte{make([]byte, 8)}, []kevlard.Sampled{{Token: 1}}, nil
 		},
 	} {
 		withBench(t, nil, func(b *bench) {
@@ -172,10 +172,38 @@ func TestFailedBatchIsPoisonous(t *testing.T) {
 	}
 }
 
+// TestSampledIsChecked: an engine's tokens and logprobs are those that were asked for,
+// or the machine does not get them.
+func TestSampledIsChecked(t *testing.T) {
+	some := &kevlard.Logprobs{Chosen: -1, Top: []kevlard.TokenLogprob{{Token: 3, Logprob: -0.5}}}
+	asked := kevlard.Sampling{Logprobs: true, TopLogprobs: 1}
+	for _, c := range []struct {
+		say     string // in the error; "" for none
+		sampled kevlard.Sampled
+		asked   kevlard.Sampling
+	}{
+		{"", kevlard.Sampled{Token: 9}, kevlard.Sampling{}},
+		{"", kevlard.Sampled{Token: 9, Logprobs: some}, asked},
+		{"", kevlard.Sampled{Token: 9, Logprobs: some}, kevlard.Sampling{Logprobs: true, TopLogprobs: 20}},
+		{"it is 10, the vocabulary has 10", kevlard.Sampled{Token: 10}, kevlard.Sampling{}},
+		{"it is -1", kevlard.Sampled{Token: -1}, kevlard.Sampling{}},
+		{"logprobs: false, want true", kevlard.Sampled{Token: 9}, asked},
+		{"logprobs: true, want false", kevlard.Sampled{Token: 9, Logprobs: some}, kevlard.Sampling{}},
+		{"1 top_logprobs, 0 were asked for", kevlard.Sampled{Token: 9, Logprobs: some}, kevlard.Sampling{Logprobs: true}},
+		{"at most 0", kevlard.Sampled{Token: 9, Logprobs: &kevlard.Logprobs{Chosen: 1}}, asked},
+		{"token 10", kevlard.Sampled{Token: 9, Logprobs: &kevlard.Logprobs{Top: []kevlard.TokenLogprob{{Token: 10}}}}, asked},
+	} {
+		err := checkSampled(c.sampled, c.asked, 10)
+		if (err == nil) != (c.say == "") || err != nil && !strings.Contains(err.Error(), c.say) {
+			t.Errorf("%+v for %+v: error %v, want %q", c.sampled, c.asked, err, c.say)
+		}
+	}
+}
+
 func TestWantOfMemoryIsNotPoisonous(t *testing.T) {
 	withBench(t, nil, func(b *bench) {
 		next[node.EngineReady](b)
-		b.puppet.forward = func(context.Context, stage.Batch) ([][]byte, []kevlard.Token, error) {
+		b.puppet.forward = func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			return nil, nil, fmt.Errorf("%w: 7 MiB", ErrNoMemory)
 		}
 		b.batch(1)
@@ -190,7 +218,7 @@ func TestKillFrozenEngine(t *testing.T) {
 		withBench(t, nil, func(b *bench) {
 			next[node.EngineReady](b)
 			b.puppet.deaf = deaf
-			b.puppet.forward = func(ctx context.Context, _ stage.Batch) ([][]byte, []kevlard.Token, error) {
+			b.puppet.forward = func(ctx context.Context, _ stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 				select {
 				case <-b.puppet.done:
 				case <-ctx.Done():

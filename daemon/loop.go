@@ -156,7 +156,7 @@ func (d *Daemon) apply(e node.Effect) {
 		d.engines.runBatch(e)
 	case node.Emit:
 		d.metrics.tokens.WithLabelValues("generated").Inc()
-		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token) {
+		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token, e.Logprobs) {
 			d.metrics.ttft.Observe(time.Since(s.submitted).Seconds())
 		}
 	case node.Finish:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -218,15 +219,18 @@ func newJob(i, n int) job {
 	s := kevlard.Sampling{Seed: uint64(i)}
 	if i%2 == 1 {
 		s.Temperature = 0.8
+	} else {
+		s.Logprobs, s.TopLogprobs = true, i%kevlard.MaxTopLogprobs
 	}
 	return job{kevlard.SessionID(fmt.Sprintf("s-%d", i)), node.Request{Model: toyTopology().ID, Prompt: prompt(i, 5+11*i), MaxTokens: n, Sampling: s}}
 }
 
 // result is what a client saw.
 type result struct {
-	tokens []kevlard.Token
-	end    daemon.Update
-	err    error
+	tokens   []kevlard.Token
+	logprobs []kevlard.Logprobs
+	end      daemon.Update
+	err      error
 }
 
 // generate runs a job; at is called with the number of tokens after each update.
@@ -248,6 +252,7 @@ func read(ctx context.Context, s *daemon.Stream, at func(n int)) result {
 			return r
 		}
 		r.tokens = append(r.tokens, u.Tokens...)
+		r.logprobs = append(r.logprobs, u.Logprobs...)
 		if at != nil {
 			at(len(r.tokens))
 		}
@@ -265,7 +270,17 @@ func exact(t *testing.T, j job, r result) {
 		t.Errorf("%s: ended with reason %q, failure %v, error %v after %d tokens", j.name, r.end.Reason, r.end.Err, r.err, len(r.tokens))
 		return
 	}
-	want := toyModel.Reference(j.req.Prompt, j.req.MaxTokens, j.req.Sampling)
+	sampled := toyModel.ReferenceSampled(j.req.Prompt, j.req.MaxTokens, j.req.Sampling)
+	var logprobs []kevlard.Logprobs
+	for _, s := range sampled {
+		if s.Logprobs != nil {
+			logprobs = append(logprobs, *s.Logprobs)
+		}
+	}
+	if !reflect.DeepEqual(r.logprobs, logprobs) {
+		t.Errorf("%s: %d tokens' logprobs, want %d, or one differs", j.name, len(r.logprobs), len(logprobs))
+	}
+	want := kevlard.Tokens(sampled)
 	if !slices.Equal(r.tokens, want) {
 		at := 0
 		for at < min(len(want), len(r.tokens)) && want[at] == r.tokens[at] {

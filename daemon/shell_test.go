@@ -52,16 +52,16 @@ func TestStreamKeepsAllTokensForASlowReader(t *testing.T) {
 		t.Errorf("error %v, want the context's cause", err)
 	}
 	for i := range 100 {
-		if first := s.emit(kevlard.Token(i)); first != (i == 0) {
+		if first := s.emit(kevlard.Token(i), &kevlard.Logprobs{Chosen: -float32(i)}); first != (i == 0) {
 			t.Errorf("token %d is the first: %v", i, first)
 		}
 	}
 	s.finish(Update{Reason: "length"})
 	u, err := s.Next(t.Context())
-	if err != nil || len(u.Tokens) != 100 || !u.Done || u.Reason != "length" {
+	if err != nil || len(u.Tokens) != 100 || len(u.Logprobs) != 100 || u.Logprobs[99].Chosen != -99 || !u.Done || u.Reason != "length" {
 		t.Errorf("update %+v, %v", u, err)
 	}
-	if u, err = s.Next(t.Context()); err != nil || !u.Done || len(u.Tokens) != 0 {
+	if u, err = s.Next(t.Context()); err != nil || !u.Done || len(u.Tokens) != 0 || len(u.Logprobs) != 0 {
 		t.Errorf("after the end: %+v, %v", u, err)
 	}
 	if err := s.Close(); err != nil {

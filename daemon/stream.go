@@ -16,6 +16,7 @@ import (
 // Update is what became of a session since the last one.
 type Update struct {
 	Tokens    []kevlard.Token
+	Logprobs  []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
 	Done      bool
 	Reason    string             // with Done: stop, length, cancelled or error
 	Err       *kevlard.Failure   // with Reason error
@@ -32,11 +33,12 @@ type Stream struct {
 	cancel    func() // posts Cancel; may block until the loop takes it
 	more      chan struct{}
 
-	mu    sync.Mutex
-	seen  int             // tokens emitted so far
-	wait  []kevlard.Token // not yet taken; at most max
-	final *Update         // how it ended
-	stop  func() bool     // of the AfterFunc that watches the client's context
+	mu       sync.Mutex
+	seen     int                // tokens emitted so far
+	wait     []kevlard.Token    // not yet taken; at most max
+	logprobs []kevlard.Logprobs // those of wait, or nil
+	final    *Update            // how it ended
+	stop     func() bool        // of the AfterFunc that watches the client's context
 }
 
 // ID returns the session's id in the mesh, as Sessions and Events show it.
@@ -48,8 +50,8 @@ func (s *Stream) ID() kevlard.SessionID { return s.id }
 func (s *Stream) Next(ctx context.Context) (Update, error) {
 	for {
 		s.mu.Lock()
-		u := Update{Tokens: s.wait}
-		s.wait = nil
+		u := Update{Tokens: s.wait, Logprobs: s.logprobs}
+		s.wait, s.logprobs = nil, nil
 		if s.final != nil {
 			u.Done, u.Reason, u.Err, u.Failovers = true, s.final.Reason, s.final.Err, s.final.Failovers
 		}
@@ -77,8 +79,9 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// emit appends a token and reports whether it is the first.
-func (s *Stream) emit(t kevlard.Token) (first bool) {
+// emit appends a token, with its logprobs unless l is nil, and reports whether it is
+// the first.
+func (s *Stream) emit(t kevlard.Token, l *kevlard.Logprobs) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.final != nil || s.seen == s.max {
@@ -86,6 +89,9 @@ func (s *Stream) emit(t kevlard.Token) (first bool) {
 	}
 	s.seen++
 	s.wait = append(s.wait, t)
+	if l != nil {
+		s.logprobs = append(s.logprobs, *l)
+	}
 	s.signal()
 	return s.seen == 1
 }

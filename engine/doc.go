@@ -20,7 +20,7 @@
 //
 // The child inherits file descriptor 3, one end of a unix stream socket pair, and
 // 4, a memory file (the area). Both sides run the same build, so there is no
-// negotiation: the open frame carries version 1 and a child that is of another
+// negotiation: the open frame carries version 2 and a child that is of another
 // version says so and exits. The socket carries frames, integers little-endian:
 //
 //	bytes 0-3  length of what follows, 1 to 4 MiB

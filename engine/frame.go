@@ -13,7 +13,7 @@ import (
 )
 
 // protocolVersion is in the open frame.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // kind is the meaning of a frame.
 type kind byte
@@ -68,10 +68,10 @@ type openedBody struct {
 }
 
 type resultBody struct {
-	Tokens   []kevlard.Token `cbor:"1,keyasint,omitempty"`
-	RowBytes int             `cbor:"2,keyasint,omitempty"`
-	Compute  time.Duration   `cbor:"3,keyasint"`
-	Fault    fault           `cbor:"4,keyasint"`
+	Sampled  []kevlard.Sampled `cbor:"1,keyasint,omitempty"`
+	RowBytes int               `cbor:"2,keyasint,omitempty"`
+	Compute  time.Duration     `cbor:"3,keyasint"`
+	Fault    fault             `cbor:"4,keyasint"`
 }
 
 type cellsReply struct {

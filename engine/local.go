@@ -101,5 +101,5 @@ func (l *Local) step(p Part) ([]kevlard.Token, error) {
 		}
 		p.Tokens = nil
 	}
-	return r.Tokens, nil
+	return kevlard.Tokens(r.Sampled), nil
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -102,6 +103,7 @@ func TestProcessEqualsStage(t *testing.T) {
 		part := run16(i == 1)
 		if i == 1 {
 			part.Tokens = nil
+			part.Sampling.Logprobs, part.Sampling.TopLogprobs = true, 3
 		}
 		a, err := p.Forward(ctx, Batch{Parts: []Part{part}, Rows: rows[0]})
 		if err != nil {
@@ -115,7 +117,13 @@ func TestProcessEqualsStage(t *testing.T) {
 			t.Fatal("rows differ")
 		}
 		if i == 1 {
-			token = [2]kevlard.Token{a.Tokens[0], b.Tokens[0]}
+			token = [2]kevlard.Token{a.Sampled[0].Token, b.Sampled[0].Token}
+			if got := a.Sampled[0].Logprobs; got == nil || len(got.Top) != 3 || !reflect.DeepEqual(got, b.Sampled[0].Logprobs) {
+				t.Fatalf("the process has logprobs %+v, the stage %+v", got, b.Sampled[0].Logprobs)
+			}
+			if best := a.Sampled[0].Logprobs.Top[0]; best.Token != token[0] || best.Logprob != a.Sampled[0].Logprobs.Chosen {
+				t.Fatalf("the greedy choice is token %d, the likeliest %+v", token[0], best)
+			}
 		}
 		// What the batch wrote; then every cell of the pool, through several pieces,
 		// moved about.
@@ -226,8 +234,8 @@ func TestBadSampling(t *testing.T) {
 		t.Errorf("a frame too large: %v", err)
 	}
 	part.Sampling.TopP = 0
-	if r, err := p.Forward(t.Context(), Batch{Parts: []Part{part}}); err != nil || len(r.Tokens) != 1 {
-		t.Errorf("after it: %v, %v", r.Tokens, err)
+	if r, err := p.Forward(t.Context(), Batch{Parts: []Part{part}}); err != nil || len(r.Sampled) != 1 {
+		t.Errorf("after it: %v, %v", r.Sampled, err)
 	}
 }
 

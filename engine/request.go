@@ -100,10 +100,10 @@ func (p *Process) complete(c *call, k kind, b []byte) error {
 		if c.err = r.Fault.err(); c.err != nil {
 			return nil
 		}
-		if r.RowBytes != c.rows || len(r.Tokens) != c.tokens {
-			return fmt.Errorf("engine answered %d row bytes and %d tokens, want %d and %d", r.RowBytes, len(r.Tokens), c.rows, c.tokens)
+		if r.RowBytes != c.rows || len(r.Sampled) != c.tokens {
+			return fmt.Errorf("engine answered %d row bytes and %d tokens, want %d and %d", r.RowBytes, len(r.Sampled), c.rows, c.tokens)
 		}
-		c.result = Result{Tokens: r.Tokens, Compute: r.Compute}
+		c.result = Result{Sampled: r.Sampled, Compute: r.Compute}
 		p.area.use(func(_, out, _ []byte) {
 			if c.rows > 0 {
 				c.result.Rows = bytes.Clone(out[:c.rows])

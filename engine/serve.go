@@ -221,7 +221,7 @@ func (s *server) runBatches() error {
 			res, err = s.stage.Forward(b)
 			copy(out, res.Rows)
 		})
-		answer := resultBody{Tokens: res.Tokens, RowBytes: len(res.Rows), Compute: res.Compute, Fault: faultOf(err)}
+		answer := resultBody{Sampled: res.Sampled, RowBytes: len(res.Rows), Compute: res.Compute, Fault: faultOf(err)}
 		if err := s.send(kindResult, answer); err != nil {
 			return err
 		}

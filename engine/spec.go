@@ -88,9 +88,9 @@ type Batch struct {
 
 // Result is what one Forward computed.
 type Result struct {
-	Rows    []byte          // sum(N) x Dim little-endian float32, the caller's to keep; nil at the last stage
-	Tokens  []kevlard.Token // one per Sample part, in the order of the parts
-	Compute time.Duration   // time inside the stage
+	Rows    []byte            // sum(N) x Dim little-endian float32, the caller's to keep; nil at the last stage
+	Sampled []kevlard.Sampled // one per Sample part, in the order of the parts
+	Compute time.Duration     // time inside the stage
 }
 
 // Info describes a loaded stage.

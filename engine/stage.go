@@ -10,6 +10,7 @@ import (
 	"github.com/ollama/ollama/ml"
 	_ "github.com/ollama/ollama/ml/backend" // registers ggml
 
+	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/engine/sampler"
 )
 
@@ -141,7 +142,11 @@ func (s *Stage) Forward(b Batch) (Result, error) {
 		if err != nil {
 			return Result{}, s.fail(fmt.Errorf("%w: sample at position %d: %w", ErrCompute, p.Pos+p.N, err))
 		}
-		res.Tokens = append(res.Tokens, token)
+		chosen := kevlard.Sampled{Token: token}
+		if p.Sampling.Logprobs {
+			chosen.Logprobs = sampler.Logprobs(logits[:s.info.Vocab], token, p.Sampling.TopLogprobs)
+		}
+		res.Sampled = append(res.Sampled, chosen)
 		logits = logits[s.info.Vocab:]
 	}
 	res.Compute = time.Since(start)

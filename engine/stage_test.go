@@ -94,7 +94,7 @@ func greedy(t testing.TB, stages []*Stage, cell int, prompt []kevlard.Token, n i
 	for pos, next := 0, prompt; len(out) < n; {
 		r := chain(t, stages, Part{Cell: cell, Pos: pos, N: len(next), Tokens: next, Sample: true})
 		pos += len(next)
-		next = r.Tokens
+		next = kevlard.Tokens(r.Sampled)
 		out = append(out, next...)
 	}
 	return out

@@ -275,6 +275,15 @@ func (t *Tokenizer) VocabSize() int { return len(t.vocab.text) }
 // EOS, or ends a turn or message.
 func (t *Tokenizer) IsEndOfGeneration(id kevlard.Token) bool { return t.eog[id] }
 
+// TokenName returns what the vocabulary calls id, such as <|eot_id|>. Ids outside the
+// vocabulary have no name.
+func (t *Tokenizer) TokenName(id kevlard.Token) string {
+	if id < 0 || int(id) >= len(t.vocab.text) {
+		return ""
+	}
+	return t.vocab.text[id]
+}
+
 // Piece returns the bytes that id adds to a text, which may be part of a
 // character. Control tokens, and ids outside the vocabulary, add none.
 func (t *Tokenizer) Piece(id kevlard.Token) []byte {

@@ -84,9 +84,12 @@ func TestFairyTokenizer(t *testing.T) {
 			t.Errorf("Piece(%d) = %q", id, tok.Piece(id))
 		}
 	}
+	if tok.TokenName(2047) == "" {
+		t.Error("the token that ends texts has no name")
+	}
 	for _, id := range []kevlard.Token{-1, 2048} {
-		if tok.Piece(id) != nil || tok.IsEndOfGeneration(id) {
-			t.Errorf("token %d outside the vocabulary has a piece or ends", id)
+		if tok.Piece(id) != nil || tok.IsEndOfGeneration(id) || tok.TokenName(id) != "" {
+			t.Errorf("token %d outside the vocabulary has a piece, a name or ends", id)
 		}
 	}
 	if _, err := tok.Encode(strings.Repeat("a", maxEncodeBytes+1), true); err == nil {

@@ -31,6 +31,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 				out = m.fromStage(now, i, s.Close(now, ev.From, msg, nil), out)
 			}
 		}
+		m.copies.Close(ev.From, msg.Session, msg.Lo, msg.Fence)
 		return out
 	case protocol.Probe:
 		return append(out, Send{ev.From, m.probe(msg)})
@@ -38,7 +39,28 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		for _, s := range m.stages {
 			s.Renew(now, ev.From, msg.Sessions)
 		}
+		m.copies.Renew(now, ev.From, msg.Sessions)
 		return out
+	case protocol.Replicate:
+		for i, s := range m.stages {
+			if s.Key().Layers.Lo == msg.Lo {
+				out = m.fromStage(now, i, s.Replicate(now, ev.From, msg, nil), out)
+			}
+		}
+		return out
+	case protocol.Offer:
+		return append(out, Send{ev.From, m.offer(now, ev.From, msg)})
+	case protocol.Stored:
+		for i, s := range m.stages {
+			if s.Key() == msg.Stage {
+				out = m.fromStage(now, i, s.Stored(now, ev.From, msg, nil), out)
+			}
+		}
+		return out
+	case protocol.StandbyLost:
+		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+			return s.StandbyLost(now, ev.From, msg, e)
+		})
 	case protocol.Prepared:
 		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 			return s.Prepared(now, ev.From, msg, e)
@@ -128,7 +150,7 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		switch ev := ev.(type) {
 		case EngineReady:
 			if s.Key() == ev.Stage {
-				out = m.fromStage(now, i, s.EngineReady(now, ev.Run, ev.Class, ev.Cells, nil), out)
+				out = m.fromStage(now, i, s.EngineReady(now, ev.Run, ev.Class, ev.Cells, ev.CellBytes, nil), out)
 			}
 		case EngineLoading:
 			if s.Key() == ev.Stage {
@@ -138,9 +160,21 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 			if s.Key() == ev.Stage {
 				out = m.fromStage(now, i, s.EngineExited(now, ev.Run, ev.Poisonous, ev.Reason, nil), out)
 			}
+		case Exported:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.Exported(now, ev.Run, ev.ID, ev.Failed, nil), out)
+			}
+		case Loaded:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.Loaded(now, ev.Run, ev.ID, ev.N, ev.Damaged, nil), out)
+			}
+		case RowsUnsent:
+			if s.Key() == ev.Stage {
+				out = m.fromStage(now, i, s.StandbyGone(ev.To, ev.Session, "unreachable: "+ev.Cause, nil), out)
+			}
 		case BatchDone:
 			if s.Key() == ev.Stage {
-				out = m.fromStage(now, i, s.BatchDone(now, ev.Run, ev.Batch, ev.Rows, ev.Tokens, nil), out)
+				out = m.fromStage(now, i, s.BatchDone(now, ev.Run, ev.Batch, ev.Rows, ev.Sampled, nil), out)
 			}
 		}
 	}
@@ -159,6 +193,10 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 			out = append(out, SendFrame{e.To, e.Frame})
 		case stage.Run:
 			out = append(out, RunBatch{key, e.Engine, e.Batch})
+		case stage.Export:
+			out = append(out, Export{key, e.Engine, e.ID, e.Cell, e.To, e.Rows})
+		case stage.Load:
+			out = append(out, Load{key, e.Engine, e.ID, e.Cell, e.From})
 		case stage.Start:
 			out = append(out, StartEngine{key, e.Engine})
 		case stage.Kill:
@@ -189,7 +227,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	previous := s.Previous()
 	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
-		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load,
+		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load, Copied: s.Copied,
 		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
 	}
@@ -211,7 +249,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 			p.free = max(0, p.free-s.Positions())
 		}
 	}
-	return s.SetRoute(now, a.Route, a.Class, out)
+	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), out)
 }
 
 // recoveringWait reports whether a session that is under way waits for a route.

@@ -49,9 +49,10 @@ type RunBatch struct {
 
 // Emit hands one generated token to the session's client.
 type Emit struct {
-	Session kevlard.SessionID
-	Index   int // of the generated token, from 0
-	Token   kevlard.Token
+	Session  kevlard.SessionID
+	Index    int // of the generated token, from 0
+	Token    kevlard.Token
+	Logprobs *kevlard.Logprobs // if the request asked for them, else nil
 }
 
 // Finish ends a session's stream. It is the last effect of the session.

@@ -89,13 +89,13 @@ type EngineExited struct {
 }
 
 // BatchDone reports the result of RunBatch: Rows has one entry for each part (at
-// the last stage nil), Tokens one for each part that sampled, in order.
+// the last stage nil), Sampled one for each part that sampled, in order.
 type BatchDone struct {
-	Stage  kevlard.StageKey
-	Run    uint64
-	Batch  uint64
-	Rows   [][]byte
-	Tokens []kevlard.Token
+	Stage   kevlard.StageKey
+	Run     uint64
+	Batch   uint64
+	Rows    [][]byte
+	Sampled []kevlard.Sampled
 }
 
 // Submit hands a new session to this node, which becomes its owner. The shell

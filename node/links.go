@@ -71,8 +71,9 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	for i, s := range m.stages {
 		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, false, nil), out)
 	}
+	m.copies.OwnerGone(ev.Node, ev.Boot, false)
 	m.pingAt, m.rewatch = now, true
-	return m.hurry(now, out)
+	return m.hurryStandbys(now, m.hurry(now, out))
 }
 
 func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, out []Effect) []Effect {
@@ -80,6 +81,7 @@ func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, 
 		p.up, p.silent = false, false
 	}
 	out = m.evidence(now, n, cause, out)
+	out = m.standbyGone(now, n, out)
 	return m.nextGone(now, n, out)
 }
 
@@ -292,12 +294,18 @@ func (m *Machine) held() int {
 func (m *Machine) renew(out []Effect) []Effect {
 	at := map[kevlard.NodeID][]kevlard.SessionID{}
 	for _, id := range m.sortedSessions() {
-		seen := map[kevlard.NodeID]bool{}
-		for _, h := range m.sessions[id].Route() {
-			if !seen[h.Node] {
-				at[h.Node] = append(at[h.Node], id)
-				seen[h.Node] = true
+		seen := map[kevlard.NodeID]bool{"": true}
+		tell := func(n kevlard.NodeID) {
+			if !seen[n] {
+				at[n] = append(at[n], id)
+				seen[n] = true
 			}
+		}
+		for _, h := range m.sessions[id].Route() {
+			tell(h.Node)
+		}
+		for _, n := range m.sessions[id].Standbys() {
+			tell(n)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(at)) {
@@ -326,11 +334,12 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 		for i, s := range m.stages { // a link that stands says it lives; if not, the leases will tell
 			out = m.fromStage(now, i, s.OwnerGone(n.ID, n.Boot, dead && !up, nil), out)
 		}
+		m.copies.OwnerGone(n.ID, n.Boot, dead && !up)
 	}
 	for n, p := range m.peers {
 		if !known[n] && !p.up {
 			delete(m.peers, n)
 		}
 	}
-	return m.hurry(now, out)
+	return m.hurryStandbys(now, m.hurry(now, out))
 }

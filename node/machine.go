@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/stage"
 	"github.com/kevlard/kevlard/topology"
@@ -25,6 +26,9 @@ type Config struct {
 	Stages []Assigned
 	Timing Timing
 	Limits Limits
+	KV     index.Config // what is kept for others
+	// Standbys is how many copies of a session's KV are kept: 0 or 1.
+	Standbys int
 }
 
 // Assigned is one stage that this node is configured to hold.
@@ -51,6 +55,7 @@ type Machine struct {
 	draining bool
 	poisoned poisoned
 	counters Counters
+	copies   *index.Index  // of sessions that other nodes compute
 	late     time.Duration // by which this node's timer fired, until due has acted on it
 }
 
@@ -60,12 +65,12 @@ func New(cfg Config) *Machine {
 	m := &Machine{
 		cfg: cfg, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
-		counters: Counters{Failovers: map[string]uint64{}},
+		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 	}
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
 			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
-			Width: a.Width, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
+			Width: a.Width, Copies: m.copies, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
 		}))
 	}
 	slices.SortFunc(m.stages, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
@@ -74,7 +79,7 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next())
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline())
 	for _, s := range m.stages {
 		at = min(at, s.Deadline())
 	}
@@ -91,6 +96,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		for i, s := range m.stages {
 			out = m.fromStage(now, i, s.Expire(now, nil), out)
 		}
+		m.copies.Expire(now)
 	}
 	switch ev := ev.(type) {
 	case Wake:
@@ -109,8 +115,15 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		for _, it := range ev.Frame.Items {
 			out = m.item(now, ev.From, it, out)
 		}
-	case EngineReady, EngineLoading, EngineExited, BatchDone:
+	case EngineReady, EngineLoading, EngineExited, BatchDone, Exported, Loaded, RowsUnsent:
 		out = m.engine(now, ev, out)
+	case RowsArrived:
+		out = m.rowsArrived(now, ev, out)
+	case RowsStored:
+		if a := m.copies.Stored(now, ev.Piece); a != nil {
+			out = append(out, Send{a.To, a.Message})
+			out = m.warm(now, a.Message.Stage, a.Message.Session, out)
+		}
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:
@@ -148,6 +161,8 @@ func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 		}
 	}
 	m.late = 0
+	m.copies.Expire(now)
+	m.cool()
 	out = m.links(now, out)
 	for {
 		id, ok := m.timers.pop(now)
@@ -189,6 +204,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	for s.WantsRoute(now) {
 		effects = m.findRoute(now, s, effects)
 	}
+	effects = m.findStandbys(now, s, effects)
 	m.counters.Fenced += s.Fenced() - fenced
 	if s.Fence() != fence || s.Route() == nil || s.State() == session.Done {
 		m.rerouted = true
@@ -219,7 +235,7 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 		return append(out, SendFrame{e.To, e.Frame})
 	case session.Emit:
 		m.counters.GeneratedTokens++
-		return append(out, Emit{s.ID(), e.Index, e.Token})
+		return append(out, Emit{s.ID(), e.Index, e.Token, e.Logprobs})
 	case session.Finish:
 		if e.Err != nil && e.Err.Code == "poisoned" {
 			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))

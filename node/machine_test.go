@@ -129,7 +129,7 @@ func TestWorkGoesThrough(t *testing.T) {
 			for i, p := range e.Batch.Parts {
 				done.Rows[i] = make([]byte, 8*len(p.Tokens))
 				if p.Sample {
-					done.Tokens = append(done.Tokens, kevlard.Token(len(p.History)))
+					done.Sampled = append(done.Sampled, kevlard.Sampled{Token: kevlard.Token(len(p.History))})
 				}
 			}
 			r.step(done)

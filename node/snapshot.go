@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -32,6 +33,10 @@ type SessionInfo struct {
 	Route     kevlard.Route
 	Failovers int
 	LastGap   time.Duration
+	// For each hop of the route: its standby ("" is none) and the leading positions
+	// that it has acknowledged.
+	Standbys   []kevlard.NodeID
+	Replicated []int
 }
 
 // StageInfo describes a stage held here.
@@ -59,12 +64,23 @@ type Snapshot struct {
 	Stages   []StageInfo   // by key
 	Peers    []PeerInfo    // by name
 	Counters Counters
+	KV       KVInfo
+}
+
+// KVInfo describes the copies kept here and the transfers under way.
+type KVInfo struct {
+	index.Usage
+	index.Counters
+	Transfers int    // exports and loads that the shell works on
+	Exported  uint64 // positions sent to standbys
+	Loaded    uint64 // positions filled from copies
 }
 
 // Snapshot copies the node's state.
 func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	s := Snapshot{View: m.view, Draining: m.draining, Counters: m.counters}
 	s.Counters.Failovers = maps.Clone(m.counters.Failovers)
+	s.KV.Usage, s.KV.Counters = m.copies.Usage(), m.copies.Counters()
 	for _, id := range m.sortedSessions() {
 		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
 	}
@@ -74,6 +90,9 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 		s.Counters.Refused += c.Refused
 		s.Counters.Batches += c.Batches
 		s.Counters.Rows += c.Rows
+		s.KV.Transfers += st.Transfers()
+		s.KV.Exported += c.Exported
+		s.KV.Loaded += c.Loaded
 		s.Stages = append(s.Stages, StageInfo{st.Advertise(), st.Sessions(), st.FreeCells(), st.QueuedRows()})
 	}
 	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
@@ -87,6 +106,7 @@ func describe(s *session.Machine) SessionInfo {
 	info := SessionInfo{
 		ID: s.ID(), Model: s.Model(), Fence: s.Fence(), Tokens: s.Len(), State: string(s.State()),
 		Route: slices.Clone(s.Previous()), Failovers: len(s.Failovers()),
+		Standbys: slices.Clone(s.Standbys()), Replicated: slices.Clone(s.Marks()),
 	}
 	if f := s.Failovers(); len(f) > 0 {
 		info.LastGap = f[len(f)-1].Gap()

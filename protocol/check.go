@@ -67,7 +67,11 @@ func (m Refused) check() error {
 }
 
 func (m Step) check() error {
-	return errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens), checkMarks(m.Marks))
+	err := errors.Join(checkSession(m.Session, m.Fence, 0), checkRange("next", m.Next, 1, MaxTokens), checkMarks(m.Marks))
+	if m.Logprobs != nil {
+		err = errors.Join(err, m.Logprobs.Check())
+	}
+	return err
 }
 
 // checkMarks checks the watermarks of the stages of a route.

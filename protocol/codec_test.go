@@ -25,6 +25,15 @@ func drawTokens(t *rapid.T, most int) []kevlard.Token {
 	return rapid.SliceOfN(rapid.Int32(), 1, most).Draw(t, "tokens")
 }
 
+func drawLogprobs(t *rapid.T) *kevlard.Logprobs {
+	value := rapid.Float32Range(-math.MaxFloat32, 0)
+	l := &kevlard.Logprobs{Chosen: value.Draw(t, "logprob")}
+	for range rapid.IntRange(0, kevlard.MaxTopLogprobs).Draw(t, "top") {
+		l.Top = append(l.Top, kevlard.TokenLogprob{Token: rapid.Int32Range(0, math.MaxInt32).Draw(t, "token"), Logprob: value.Draw(t, "logprob")})
+	}
+	return l
+}
+
 func drawMessage(t *rapid.T) Message {
 	id, f := drawID[kevlard.SessionID](t, "session"), drawFence(t)
 	lo := rapid.IntRange(0, 1000).Draw(t, "lo")
@@ -50,7 +59,11 @@ func drawMessage(t *rapid.T) Message {
 	case kindRefused:
 		return Refused{Session: id, Fence: f, Lo: lo, Pos: pos, Reason: RefusedGap}
 	case kindStep:
-		return Step{Session: id, Fence: f, Next: pos, Sampled: yes, Token: rapid.Int32().Draw(t, "token")}
+		s := Step{Session: id, Fence: f, Next: pos, Sampled: yes, Token: rapid.Int32().Draw(t, "token")}
+		if rapid.Bool().Draw(t, "logprobs") {
+			s.Logprobs = drawLogprobs(t)
+		}
+		return s
 	case kindProbe:
 		return Probe{Session: id, Fence: f, Lo: lo, Round: 3}
 	case kindProbed:
@@ -159,6 +172,23 @@ func TestMessagesThatAreRefused(t *testing.T) {
 		{"a min_p over 1", "min_p", func(p Prepare) Message { p.Sampling.MinP = 1.5; return p }},
 		{"a negative temperature", "temperature", func(p Prepare) Message { p.Sampling.Temperature = -1; return p }},
 		{"a step to position 0", "next", func(p Prepare) Message { return Step{Session: "s", Fence: p.Fence} }},
+		{"too many top_logprobs", "top_logprobs", func(p Prepare) Message {
+			return Step{Session: "s", Fence: p.Fence, Next: 1, Logprobs: &kevlard.Logprobs{Top: make([]kevlard.TokenLogprob, kevlard.MaxTopLogprobs+1)}}
+		}},
+		{"a logprob that is no number", "logprob", func(p Prepare) Message {
+			return Step{Session: "s", Fence: p.Fence, Next: 1, Logprobs: &kevlard.Logprobs{Chosen: float32(math.NaN())}}
+		}},
+		{"a logprob over 0", "logprob", func(p Prepare) Message {
+			return Step{Session: "s", Fence: p.Fence, Next: 1, Logprobs: &kevlard.Logprobs{Top: []kevlard.TokenLogprob{{Token: 1, Logprob: 0.1}}}}
+		}},
+		{"top_logprobs of no token", "token -1", func(p Prepare) Message {
+			return Step{Session: "s", Fence: p.Fence, Next: 1, Logprobs: &kevlard.Logprobs{Top: []kevlard.TokenLogprob{{Token: -1}}}}
+		}},
+		{"asking for too many top_logprobs", "top_logprobs", func(p Prepare) Message {
+			p.Sampling.Logprobs, p.Sampling.TopLogprobs = true, kevlard.MaxTopLogprobs+1
+			return p
+		}},
+		{"top_logprobs without logprobs", "top_logprobs", func(p Prepare) Message { p.Sampling.TopLogprobs = 1; return p }},
 		{"negative have", "have", func(p Prepare) Message { return Prepared{Session: "s", Fence: p.Fence, Have: -1} }},
 		{"a renewal of nothing", "sessions", func(Prepare) Message { return Renew{} }},
 		{"a renewal of too many", "sessions", func(Prepare) Message { return Renew{Sessions: make([]kevlard.SessionID, MaxRenew+1)} }},

@@ -120,7 +120,9 @@ type Step struct {
 	Next    kevlard.Pos       `cbor:"3,keyasint"`
 	Sampled bool              `cbor:"4,keyasint,omitempty"`
 	Token   kevlard.Token     `cbor:"5,keyasint,omitempty"`
-	Marks   []kevlard.Pos     `cbor:"6,keyasint,omitempty"` // see Item.Marks; one for each hop of the route
+	// Logprobs go with Token if Prepare's sampling asks for them.
+	Logprobs *kevlard.Logprobs `cbor:"6,keyasint,omitempty"`
+	Marks    []kevlard.Pos     `cbor:"7,keyasint,omitempty"` // see Item.Marks; one for each hop of the route
 }
 
 // Probe asks a stage how far it is with a session.

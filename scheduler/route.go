@@ -14,6 +14,7 @@ import (
 const (
 	costLoad  = 1000  // each session that a node already holds
 	costHop   = 100   // each hop: fewer, longer stages win a tie
+	costCopy  = 5000  // a stage that has a copy, while the previous one is there too
 	bonusStay = 10000 // a stage of the previous route: it may hold KV, and has room reserved
 )
 
@@ -23,6 +24,9 @@ type Ask struct {
 	Candidates []topology.Candidate // ready stages, sorted by layers, then node
 	Class      string               // the numerics class the route must have; "" is any
 	Previous   kevlard.Route
+	// Copied is how many leading positions of the session's KV a node is known to have
+	// for a stage that it did not compute.
+	Copied func(kevlard.NodeID, kevlard.Layers) int
 
 	Load      func(kevlard.NodeID) int // sessions held, as last reported
 	Usable    func(kevlard.NodeID) bool
@@ -124,6 +128,9 @@ func (a Ask) cost(c topology.Candidate) int64 {
 		if h.Node == c.Node && h.Layers == c.Layers {
 			return cost
 		}
+	}
+	if a.Copied != nil && a.Copied(c.Node, c.Layers) > 0 {
+		return cost + costCopy
 	}
 	return cost + bonusStay
 }

@@ -35,6 +35,9 @@ type Timing struct {
 	// Window is how many positions may be under way; stages reserve credit for
 	// them. Default 256.
 	Window int
+	// Standby is the pause before a missing standby is looked for again. Default 1 s;
+	// the node also looks when its view changes.
+	Standby time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -57,6 +60,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Retry, 100*time.Millisecond)
 	set(&t.QueueDeadline, 3*time.Second)
 	set(&t.RecoverDeadline, 15*time.Second)
+	set(&t.Standby, standbyRetry)
 	count(&t.Chunk, 64)
 	count(&t.Window, 256)
 	return t

@@ -61,6 +61,9 @@ func (m *Machine) Class() string {
 	return m.class
 }
 
+// RouteClass returns the numerics class of the route in use or used last.
+func (m *Machine) RouteClass() string { return m.class }
+
 // Previous returns the route used last, for a chooser that prefers to stay.
 func (m *Machine) Previous() kevlard.Route {
 	if m.route != nil {
@@ -69,11 +72,17 @@ func (m *Machine) Previous() kevlard.Route {
 	return m.old
 }
 
-// SetRoute raises the term and prepares every stage of r at once.
-func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, out []Effect) []Effect {
-	m.fence.Term++
+// SetRoute raises the term and prepares every stage of r at once. standbys has one
+// node for each hop, "" for none; nil is none at all.
+func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys []kevlard.NodeID, out []Effect) []Effect {
+	// At the old fence: who is left now may get a part under the new one.
 	out = m.closeHops(m.old, r, out)
+	m.fence.Term++
 	m.route, m.old, m.class = r, nil, class
+	if standbys == nil {
+		standbys = make([]kevlard.NodeID, len(r))
+	}
+	m.standbys, m.marks = standbys, make([]kevlard.Pos, len(r))
 	m.have = make([]int, len(r))
 	m.started = false
 	for i, h := range r {
@@ -82,6 +91,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, o
 			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
 			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
 			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
+			Standby: standbys[i], Salt: m.salt(),
 		}
 		if !p.Last {
 			p.Next = r[i+1].Node

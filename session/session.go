@@ -42,6 +42,9 @@ type Request struct {
 	EOG       []kevlard.Token // tokens that end the generation; they are not emitted
 	IgnoreEOG bool
 	MinTokens int // an EOG before this many tokens does not end the generation
+	// Salt keeps KV apart: sessions share it only under equal salts. Empty: this
+	// session shares with none.
+	Salt string
 }
 
 // Effect is what a session asks of the node around it.
@@ -61,8 +64,9 @@ type SendFrame struct {
 
 // Emit hands a generated token to the client.
 type Emit struct {
-	Index int
-	Token kevlard.Token
+	Index    int
+	Token    kevlard.Token
+	Logprobs *kevlard.Logprobs // if the request asks for them, else nil
 }
 
 // Finish is a session's last effect.
@@ -103,6 +107,11 @@ type Machine struct {
 	class string // numerics class of the route
 	have  []int  // per hop, -1 until its prepare is answered
 	old   kevlard.Route
+
+	standbys  []kevlard.NodeID // per hop of the route used last; "" is none
+	marks     []kevlard.Pos    // per hop: what its standby has acknowledged, as told last
+	standbyAt kevlard.Instant  // when a missing standby is looked for again
+	unfit     map[kevlard.NodeID]kevlard.Instant
 
 	start       kevlard.Pos // where this term's work began
 	sent, acked kevlard.Pos
@@ -204,15 +213,21 @@ func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect { return m.fin
 func (m *Machine) finish(reason string, f *kevlard.Failure, out []Effect) []Effect {
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
+	out = m.closeCopies(out)
 	m.state, m.deadline = Done, kevlard.Never
 	return append(out, Finish{reason, f})
 }
 
 // closeHops closes the session at every hop of r that is not in keep.
 func (m *Machine) closeHops(r, keep kevlard.Route, out []Effect) []Effect {
+	return m.closeAt(m.fence, r, keep, out)
+}
+
+// closeAt closes what was at a fence.
+func (m *Machine) closeAt(fence kevlard.Fence, r, keep kevlard.Route, out []Effect) []Effect {
 	for _, h := range r {
 		if !contains(keep, h) {
-			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo}})
+			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: fence, Lo: h.Layers.Lo}})
 		}
 	}
 	return out

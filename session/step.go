@@ -1,6 +1,7 @@
 package session
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -33,6 +34,9 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 	took := now.Sub(m.lastAck)
 	m.pace += (took - m.pace) / 8
 	m.acked, m.lastAck = s.Next, now
+	if len(s.Marks) == len(m.marks) {
+		copy(m.marks, s.Marks)
+	}
 	m.watch(now)
 	if !s.Sampled {
 		return m.pump(out)
@@ -41,17 +45,26 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 		m.fenced++
 		return out
 	}
+	if m.req.Sampling.Logprobs && s.Logprobs == nil {
+		return m.fail(&kevlard.Failure{
+			Code: "no_logprobs", Status: 503,
+			Message: fmt.Sprintf("node %s sends tokens without logprobs: it runs an older version, upgrade it or leave logprobs out", from),
+		}, out)
+	}
 	out = m.recovered(now, out)
 	m.lastToken = now
 	if !m.req.IgnoreEOG && m.Generated() >= m.req.MinTokens && slices.Contains(m.req.EOG, s.Token) {
 		return m.finish("stop", nil, out)
+	}
+	if !m.req.Sampling.Logprobs {
+		s.Logprobs = nil // nobody asked
 	}
 	m.tokens = append(m.tokens, s.Token)
 	m.state = Decode
 	if m.Generated()%m.timing.ProgressEarn == 0 {
 		m.budget = min(m.budget+1, m.timing.ProgressBudget)
 	}
-	out = append(out, Emit{m.Generated() - 1, s.Token})
+	out = append(out, Emit{m.Generated() - 1, s.Token, s.Logprobs})
 	if m.Generated() >= m.req.MaxTokens {
 		return m.finish("length", nil, out)
 	}

@@ -79,6 +79,7 @@ func parseSession(t *testing.T, args []string) *Machine {
 		n[k] = number(t, v)
 	}
 	r := Request{MaxTokens: n["max"], MinTokens: n["min"], IgnoreEOG: n["ignore"] > 0}
+	r.Sampling.Logprobs = n["logprobs"] > 0
 	for i := range n["prompt"] {
 		r.Prompt = append(r.Prompt, kevlard.Token(i))
 	}
@@ -134,7 +135,7 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		if !m.WantsRoute(now) {
 			t.Fatalf("at %v: a route for a session that wants none", now)
 		}
-		return m.SetRoute(now, r, "c", nil)
+		return m.SetRoute(now, r, "c", nil, nil)
 	case "noroute":
 		return m.NoRoute(now, []kevlard.Layers{{Lo: 2, Hi: 4}}, nil)
 	case "blamed": // there is a route, but only over blamed nodes
@@ -149,6 +150,9 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		s := protocol.Step{Session: "s", Fence: fence, Next: num(1)}
 		if v, ok := strings.CutPrefix(arg(2), "token="); ok {
 			s.Sampled, s.Token = true, kevlard.Token(number(t, v))
+		}
+		if v, ok := strings.CutPrefix(arg(3), "logprob="); ok {
+			s.Logprobs = &kevlard.Logprobs{Chosen: -float32(number(t, v))}
 		}
 		return m.Step(now, node, s, nil)
 	case "lost":
@@ -202,6 +206,9 @@ func show(e Effect) string {
 		it := e.Frame.Items[0]
 		return fmt.Sprintf("  frame %s %v [%d,%d) start=%v sample=%v", e.To, it.Fence, it.Pos, it.End(), it.Start, it.Sample)
 	case Emit:
+		if e.Logprobs != nil {
+			return fmt.Sprintf("  emit %d: %d logprob %v", e.Index, e.Token, e.Logprobs.Chosen)
+		}
 		return fmt.Sprintf("  emit %d: %d", e.Index, e.Token)
 	case Finish:
 		if e.Err != nil {

@@ -5,10 +5,14 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 )
 
-const width = 8
+const (
+	width     = 8
+	cellBytes = 16
+)
 
 // bench drives one stage by hand.
 type bench struct {
@@ -23,12 +27,13 @@ func newBench(t *testing.T, last bool, l Limits) *bench {
 	t.Helper()
 	b := &bench{T: t, now: 1, m: New(Config{
 		Key: kevlard.StageKey{Model: kevlard.Digest{1}, Layers: kevlard.Layers{Lo: 2, Hi: 4}}, Last: last, Width: width, Limits: l,
+		Copies: index.New(index.Config{BlockTokens: 4}),
 	})}
 	b.out = b.m.Wake(b.now, 0, nil)
 	if len(only[Start](b)) != 1 {
 		t.Fatalf("a new stage does not start its engine: %v", b.out)
 	}
-	b.out = b.m.EngineReady(b.now, 1, "toy", 1024, nil)
+	b.out = b.m.EngineReady(b.now, 1, "toy", 1024, cellBytes, nil)
 	b.m.pace.largest = 512 // no slow start, unless a test is about it
 	return b
 }
@@ -121,11 +126,11 @@ func (b *bench) running() Batch {
 func (b *bench) finish(x Batch) {
 	b.pass(time.Millisecond)
 	var rows [][]byte
-	var ts []kevlard.Token
+	var ts []kevlard.Sampled
 	for _, p := range x.Parts {
 		rows = append(rows, make([]byte, len(p.Tokens)*width))
 		if p.Sample {
-			ts = append(ts, 9)
+			ts = append(ts, kevlard.Sampled{Token: 9})
 		}
 	}
 	b.out = b.m.BatchDone(b.now, b.m.engine, x.ID, rows, ts, nil)

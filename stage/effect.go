@@ -2,6 +2,7 @@ package stage
 
 import (
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 )
 
@@ -43,6 +44,26 @@ type Note struct {
 	Detail  string
 }
 
+// Export reads finished cells and sends them to a standby; Exported follows when
+// they have been read.
+type Export struct {
+	Engine uint64
+	ID     uint64
+	Cell   int
+	To     kevlard.NodeID
+	Rows   protocol.Rows // without checksums
+}
+
+// Load fills cells from a copy; Loaded follows.
+type Load struct {
+	Engine uint64
+	ID     uint64
+	Cell   int
+	From   []index.Run
+}
+
+func (Export) effect()  {}
+func (Load) effect()    {}
 func (Reply) effect()   {}
 func (Forward) effect() {}
 func (Run) effect()     {}

@@ -58,14 +58,14 @@ func TestEngineRestartsBackOff(t *testing.T) {
 			t.Fatalf("exit %d: starts %+v", i, s)
 		}
 		if i%2 == 0 {
-			b.out = b.m.EngineReady(b.now, run+1, "toy", 64, nil)
+			b.out = b.m.EngineReady(b.now, run+1, "toy", 64, 0, nil)
 		}
 	}
 	run := uint64(len(want) + 1)
 	b.out = b.m.EngineExited(b.now, run, false, "again", nil)
 	b.now = b.m.Deadline()
 	b.out = b.m.Wake(b.now, 0, nil)
-	b.out = b.m.EngineReady(b.now, run+1, "toy", 64, nil)
+	b.out = b.m.EngineReady(b.now, run+1, "toy", 64, 0, nil)
 	b.pass(time.Minute)
 	b.out = b.m.EngineExited(b.now, run+1, false, "after a calm minute", nil)
 	if at := b.m.Deadline(); at != b.now.Add(100*time.Millisecond) {
@@ -79,7 +79,7 @@ func TestEventsOfOldEnginesAreIgnored(t *testing.T) {
 	b.send(item("s", 1, 0, 5, true, true))
 	x := b.running()
 	b.out = b.m.EngineExited(b.now, 7, true, "another life", nil)
-	b.out = append(b.out, b.m.EngineReady(b.now, 7, "toy", 5, nil)...)
+	b.out = append(b.out, b.m.EngineReady(b.now, 7, "toy", 5, 0, nil)...)
 	b.m.EngineLoading(7, 500)
 	before := b.m.Counters().Fenced
 	b.out = b.m.BatchDone(b.now, 7, x.ID, nil, nil, b.out)

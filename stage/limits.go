@@ -21,6 +21,12 @@ type Timing struct {
 	// Calm is how long an engine must run for its earlier exits to be forgotten.
 	// Default 60 s.
 	Calm time.Duration
+	// Replicate is how long a finished position waits for more before it is sent to
+	// the standby. Default 50 ms.
+	Replicate time.Duration
+	// SlowStandby is how long a standby may acknowledge nothing before it is given
+	// up. Default 2 s.
+	SlowStandby time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -36,6 +42,8 @@ func (t Timing) withDefaults() Timing {
 	set(&t.RestartMin, 100*time.Millisecond)
 	set(&t.RestartMax, 30*time.Second)
 	set(&t.Calm, 60*time.Second)
+	set(&t.Replicate, 50*time.Millisecond)
+	set(&t.SlowStandby, 2*time.Second)
 	return t
 }
 
@@ -50,7 +58,17 @@ type Limits struct {
 	// Tombstones is how many closed sessions are remembered, oldest forgotten
 	// first. Default 4096.
 	Tombstones int
+	// ReplicateTokens is how many finished positions are sent to the standby at once
+	// without waiting for more. Default 8.
+	ReplicateTokens int
+	// PieceBytes is the most of one piece of KV, WindowBytes the most that one session
+	// has on its way to its standby. Defaults 1 MiB and 4 MiB.
+	PieceBytes, WindowBytes int
 }
+
+// transferPosition is what one position may take to be read or written, beyond
+// Timing.Stall, before the engine counts as stalled.
+const transferPosition = time.Millisecond
 
 func (l Limits) withDefaults() Limits {
 	set := func(n *int, v int) {
@@ -62,5 +80,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.BatchRows, 512)
 	set(&l.BatchParts, 64)
 	set(&l.Tombstones, 4096)
+	set(&l.ReplicateTokens, 8)
+	set(&l.PieceBytes, 1<<20)
+	set(&l.WindowBytes, 4<<20)
 	return l
 }

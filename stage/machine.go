@@ -15,9 +15,16 @@
 //
 // # Barriers
 //
-// A prepare for a session whose rows are in the running batch waits until that
-// batch has ended, and cells of a closed session are freed only then: nothing
-// ever writes into reused memory.
+// A prepare for a session whose rows are in the running batch, or whose cells are
+// being read for a standby or filled from a copy, waits until that has ended, and
+// cells of a closed session are freed only then: nothing ever reads or writes
+// reused memory.
+//
+// # Copies
+//
+// The rows of finished positions are streamed to the session's standby, if it has
+// one. A stage that is prepared for a session of which this node has a copy fills
+// the session's cells from it before it answers, so what it says it has is there.
 package stage
 
 import (
@@ -28,6 +35,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -35,8 +43,9 @@ import (
 // Config describes one stage.
 type Config struct {
 	Key    kevlard.StageKey
-	Last   bool // computes the head and samples
-	Width  int  // bytes of one row of hidden state
+	Last   bool         // computes the head and samples
+	Width  int          // bytes of one row of hidden state
+	Copies *index.Index // the node's; nil: there are none
 	Timing Timing
 	Limits Limits
 }
@@ -50,17 +59,22 @@ type Machine struct {
 	progress  int
 	reason    string
 	class     string
+	cellBytes int             // of KV in all layers
 	failures  int             // exits in a row without a calm run between
 	readyAt   kevlard.Instant // when the engine became ready
 	restartAt kevlard.Instant // Never unless cold
 
 	cells *extents
 	slots map[kevlard.SessionID]*slot
+	warm  map[kevlard.SessionID]*slot // hot copies
 	tombs tombstones
 	fast  []work // decodes and replays
 	slow  []work // prefill chunks
 	batch *running
 	pace  pace
+
+	transfers map[uint64]*transfer // exports and loads that the shell works on
+	transfer  uint64               // number of the last one
 
 	counters Counters
 }
@@ -71,6 +85,9 @@ type Counters struct {
 	Refused uint64
 	Batches uint64
 	Rows    uint64
+
+	Exported uint64 // positions sent to standbys
+	Loaded   uint64 // positions filled from copies
 }
 
 // slot is one session at this stage.
@@ -93,8 +110,18 @@ type slot struct {
 	lease   kevlard.Instant
 	parked  *parkedPrepare
 	inBatch bool
-	closed  bool // gone, but its cells are still being written
+	closed  bool // gone, but its cells are still being read or written
+
+	positions int             // the most it can ever hold
+	known     []kevlard.Token // all that were known when it was prepared
+	salt      string
+	standby   index.Stream
+	export    *transfer // of its cells to the standby
+	load      *transfer // of a copy into its cells; its prepare is not answered yet
 }
+
+// busy reports whether the session's cells are being read or written.
+func (s *slot) busy() bool { return s.inBatch || s.export != nil || s.load != nil }
 
 type parkedPrepare struct {
 	from kevlard.NodeID
@@ -123,6 +150,7 @@ func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, state: topology.Cold, cells: newExtents(0), restartAt: 0,
 		slots: map[kevlard.SessionID]*slot{}, tombs: newTombstones(cfg.Limits.Tombstones), pace: newPace(),
+		transfers: map[uint64]*transfer{}, warm: map[kevlard.SessionID]*slot{},
 	}
 }
 
@@ -134,17 +162,20 @@ func (m *Machine) Advertise() topology.Stage {
 	return topology.Stage{Key: m.cfg.Key, State: m.state, Class: m.class, Progress: m.progress, Reason: m.reason, Cells: m.cells.total}
 }
 
+// CellBytes returns the bytes of one position's KV; 0 while no engine is ready.
+func (m *Machine) CellBytes() int { return m.cellBytes }
+
 // Counters returns a copy of the counters.
 func (m *Machine) Counters() Counters { return m.counters }
 
 // Sessions returns how many sessions hold room here.
 func (m *Machine) Sessions() int { return len(m.slots) }
 
-// FreeCells returns how many KV positions are not granted.
-func (m *Machine) FreeCells() int { return m.cells.available() }
+// FreeCells returns how many KV positions no session has been granted.
+func (m *Machine) FreeCells() int { return m.roomy().available() }
 
 // Room returns the most KV positions that one session could be granted now.
-func (m *Machine) Room() int { return m.cells.largest() }
+func (m *Machine) Room() int { return m.roomy().largest() }
 
 // QueuedRows returns the rows that wait for a batch.
 func (m *Machine) QueuedRows() int {
@@ -166,8 +197,15 @@ func (m *Machine) Deadline() kevlard.Instant {
 	if m.batch != nil {
 		at = min(at, m.batch.overdue)
 	}
+	for _, t := range m.transfers {
+		at = min(at, t.overdue)
+	}
+	policy := m.policy()
 	for _, s := range m.slots {
 		at = min(at, s.lease)
+		if !s.busy() || s.inBatch && s.parked == nil && s.export == nil {
+			at = min(at, s.standby.Deadline(policy))
+		}
 	}
 	return at
 }
@@ -186,7 +224,12 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	if m.batch != nil && now >= m.batch.overdue {
 		out = m.overdue(now, out)
 	}
-	return m.Expire(now, out)
+	out = m.overdueTransfers(now, out)
+	out = m.Expire(now, out)
+	for _, s := range m.sorted() {
+		out = m.replicate(now, s, out)
+	}
+	return out
 }
 
 // Expire drops the sessions whose leases have ended, with what waits for them: a
@@ -213,6 +256,12 @@ func (m *Machine) Expire(now kevlard.Instant, out []Effect) []Effect {
 func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 	if m.batch != nil && m.state != topology.Stalled {
 		m.batch.overdue = max(m.batch.overdue.Add(late), now.Add(kevlard.LateGrace))
+	}
+	for _, t := range m.transfers {
+		t.overdue = max(t.overdue.Add(late), now.Add(kevlard.LateGrace))
+	}
+	for _, s := range m.slots {
+		s.standby.Forgive(late)
 	}
 }
 
@@ -262,7 +311,7 @@ func (m *Machine) Renew(now kevlard.Instant, from kevlard.NodeID, ids []kevlard.
 // Probe answers how far the stage is with a session.
 func (m *Machine) Probe(p protocol.Probe) protocol.Probed {
 	a := protocol.Probed{Session: p.Session, Fence: p.Fence, Lo: p.Lo, Round: p.Round, Stalled: m.state == topology.Stalled}
-	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && s.parked == nil {
+	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && s.parked == nil && s.load == nil {
 		a.Known = true
 		if s.started { // what is held from older terms is not progress of this one
 			a.Received, a.Done = len(s.tokens), s.held
@@ -291,7 +340,12 @@ func (m *Machine) drop(s *slot) {
 	m.unqueue(s)
 	s.closed = true
 	m.tombs.add(s.id, s.fence)
-	if !s.inBatch {
+	m.settle(s)
+}
+
+// settle frees the cells of a closed session when nothing reads or writes them.
+func (m *Machine) settle(s *slot) {
+	if s.closed && !s.busy() {
 		m.cells.release(s.cells)
 		s.cells = span{}
 	}

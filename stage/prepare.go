@@ -23,6 +23,9 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 			m.counters.Fenced++
 			return refuse(protocol.RefusedStale, fmt.Sprintf("at fence %v of owner %s", s.fence, s.owner))
 		}
+		if order == 0 && s.parked == nil && s.load != nil {
+			return out // asked again: answered when the copy is loaded
+		}
 		if order == 0 && s.parked == nil {
 			return append(out, Reply{from, m.prepared(s)}) // asked again: same answer
 		}
@@ -40,17 +43,25 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	case !link:
 		return refuse(protocol.RefusedLink, fmt.Sprintf("no connection to %s", p.Next))
 	}
-	if s != nil && s.inBatch {
+	if w := m.warm[p.Session]; s == nil && w != nil && w.busy() {
+		if w.parked == nil || p.Fence.Compare(w.parked.msg.Fence) >= 0 {
+			w.parked = &parkedPrepare{from, p, link}
+		}
+		return out
+	}
+	if s != nil && s.busy() {
 		if s.parked == nil || p.Fence.Compare(s.parked.msg.Fence) >= 0 {
 			s.parked = &parkedPrepare{from, p, link}
 		}
-		return out // answered when the batch has ended
+		return out // answered when its cells are at rest
 	}
 	if s == nil {
 		if len(m.slots) >= m.cfg.Limits.Sessions {
 			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d sessions, the most that are held", len(m.slots)))
 		}
-		s = &slot{id: p.Session}
+		if s = m.adopt(p.Session); s == nil {
+			s = &slot{id: p.Session}
+		}
 	} else {
 		m.counters.Fenced += uint64(m.unqueue(s))
 	}
@@ -59,6 +70,9 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		// Growing loses what was held: the cells may be granted to another.
 		s.cells, s.held, s.tokens = span{}, 0, nil
 		grant, ok := m.cells.grant(p.Positions)
+		for !ok && m.coolOne() {
+			grant, ok = m.cells.grant(p.Positions)
+		}
 		if !ok {
 			delete(m.slots, s.id)
 			return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d positions wanted, %d free of %d, at most %d in a row", p.Positions, m.cells.available(), m.cells.total, m.cells.largest()))
@@ -69,10 +83,15 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	s.fence, s.owner, s.ownerBoot, s.next = p.Fence, from, p.OwnerBoot, p.Next
 	s.sampling, s.solo, s.recovery, s.credit = p.Sampling, p.Solo, p.Recovery, p.Credit
 	s.started, s.lease = false, now.Add(m.cfg.Timing.Lease)
+	s.positions, s.salt, s.known = p.Positions, p.Salt, p.Tokens
 	// KV is held under its tokens, never by position alone.
 	s.held = commonPrefix(s.tokens[:s.held], p.Tokens)
 	s.tokens = s.tokens[:s.held:s.held]
-	return m.schedule(now, append(out, Reply{from, m.prepared(s)}))
+	if loads, out := m.fill(now, s, p, out); loads {
+		return m.schedule(now, out)
+	}
+	out = append(out, Reply{from, m.prepared(s)})
+	return m.schedule(now, m.assign(now, s, p.Standby, out))
 }
 
 func (m *Machine) prepared(s *slot) protocol.Prepared {
@@ -110,7 +129,7 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 		return out
 	case order > 0:
 		return m.refuse(from, it, protocol.RefusedUnknown, out)
-	case s.parked != nil: // of the parked prepare, which was never answered
+	case s.parked != nil || s.load != nil: // of a prepare that was never answered
 		return m.refuse(s.owner, it, protocol.RefusedUnknown, out)
 	}
 	if why := m.accepts(s, it); why != "" {
@@ -119,6 +138,7 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 	if it.Start {
 		s.started, s.held = true, it.Pos
 		s.tokens = s.tokens[:it.Pos:it.Pos]
+		s.standby.Computed(now, s.held)
 	}
 	// A prefill may end in a chunk of one token that looks like a decode; it must
 	// not overtake the chunks before it.

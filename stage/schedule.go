@@ -45,7 +45,7 @@ func (m *Machine) take(b *running, queue []work, rows int) []work {
 	stay := make([]work, 0, len(queue))
 	for _, w := range queue {
 		full := rows <= 0 || len(b.work) >= m.cfg.Limits.BatchParts || b.solo()
-		if full || w.slot.inBatch || w.slot.solo && len(b.work) > 0 {
+		if full || w.slot.inBatch || w.slot.reads(w.item.Pos) || w.slot.solo && len(b.work) > 0 {
 			stay = append(stay, w)
 			continue
 		}
@@ -76,7 +76,7 @@ func (m *Machine) describeBatch(b *running) Batch {
 
 // BatchDone takes the engine's result: rows for the next stage, or at the last
 // stage one token for each part that sampled.
-func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byte, tokens []kevlard.Token, out []Effect) []Effect {
+func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byte, sampled []kevlard.Sampled, out []Effect) []Effect {
 	b := m.batch
 	if engine != m.engine || b == nil || b.id != id {
 		m.counters.Fenced++
@@ -95,17 +95,17 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	for i, w := range b.work {
 		s := w.slot
 		s.inBatch = false
-		var token kevlard.Token
+		var chosen kevlard.Sampled
 		if m.cfg.Last && w.item.Sample {
-			token, tokens = tokens[0], tokens[1:]
+			chosen, sampled = sampled[0], sampled[1:]
 		}
 		if s.closed {
 			m.counters.Fenced++
-			m.cells.release(s.cells)
-			s.cells = span{}
+			m.settle(s)
 			continue
 		}
 		s.held = w.item.End()
+		s.standby.Computed(now, s.held)
 		if w.item.Sample {
 			s.solo = false // the replay went well: it was not this session
 		}
@@ -116,11 +116,14 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 			continue
 		}
 		if m.cfg.Last {
-			out = append(out, Reply{s.owner, protocol.Step{Session: s.id, Fence: s.fence, Next: s.held, Sampled: w.item.Sample, Token: token}})
+			out = append(out, Reply{s.owner, protocol.Step{
+				Session: s.id, Fence: s.fence, Next: s.held, Sampled: w.item.Sample,
+				Token: chosen.Token, Logprobs: chosen.Logprobs, Marks: m.marks(w),
+			}})
 			continue
 		}
 		it := w.item
-		it.Lo, it.Width, it.Rows = m.cfg.Key.Layers.Hi, m.cfg.Width, rows[i]
+		it.Lo, it.Width, it.Rows, it.Marks = m.cfg.Key.Layers.Hi, m.cfg.Width, rows[i], m.marks(w)
 		if _, ok := ahead[s.next]; !ok {
 			order = append(order, s.next)
 		}
@@ -132,12 +135,25 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 		}
 	}
 	for _, w := range b.work {
-		if p := w.slot.parked; p != nil && !w.slot.closed {
-			w.slot.parked = nil
-			out = m.Prepare(now, p.from, p.msg, p.link, false, out)
-		}
+		out = m.unpark(now, w.slot, out)
+		out = m.replicate(now, w.slot, out)
 	}
 	return m.schedule(now, out)
+}
+
+// marks adds this stage's watermark to those that came with the work.
+func (m *Machine) marks(w work) []kevlard.Pos {
+	return append(w.item.Marks[:len(w.item.Marks):len(w.item.Marks)], w.slot.standby.Acked())
+}
+
+// unpark takes up the prepare that waited for a session's cells to be at rest.
+func (m *Machine) unpark(now kevlard.Instant, s *slot, out []Effect) []Effect {
+	p := s.parked
+	if p == nil || s.closed || s.busy() {
+		return out
+	}
+	s.parked = nil
+	return m.Prepare(now, p.from, p.msg, p.link, false, out)
 }
 
 // frames cuts items into frames of at most protocol.MaxBody bytes of rows.

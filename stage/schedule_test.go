@@ -113,8 +113,8 @@ func TestBatchDescribesParts(t *testing.T) {
 	}
 	b.finish(x)
 	steps, to := replies[protocol.Step](b)
-	want := protocol.Step{Session: "s", Fence: fence(1), Next: 5, Sampled: true, Token: 9}
-	if len(steps) != 1 || steps[0] != want || to[0] != "owner" {
+	want := protocol.Step{Session: "s", Fence: fence(1), Next: 5, Sampled: true, Token: 9, Marks: []kevlard.Pos{0}}
+	if len(steps) != 1 || !reflect.DeepEqual(steps[0], want) || to[0] != "owner" {
 		t.Errorf("steps %+v to %v", steps, to)
 	}
 }

@@ -59,6 +59,7 @@ type Node struct {
 	ID     kevlard.NodeID
 	Boot   kevlard.BootID
 	Role   string // host or gateway
+	Zone   string // a failure domain, from the configuration; "" is unknown
 	State  State
 	Models []Model
 	Stages []Stage

@@ -62,14 +62,14 @@ func (p process) Exit() daemon.EngineExit {
 }
 
 // Forward implements daemon.Engine.
-func (p process) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
+func (p process) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 	batch, rows := p.encode(b)
 	result, err := p.Process.Forward(ctx, batch)
 	if errors.Is(err, engine.ErrNoMemory) {
 		err = fmt.Errorf("%w: %w", daemon.ErrNoMemory, err)
 	}
 	if err != nil || result.Rows == nil {
-		return nil, result.Tokens, err
+		return nil, result.Sampled, err
 	}
 	if len(result.Rows) != rows*p.width {
 		panic(fmt.Sprintf("kevlard: the engine gave %d bytes for %d rows of %d", len(result.Rows), rows, p.width))
@@ -81,7 +81,7 @@ func (p process) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 		out[i] = result.Rows[at : at+n : at+n]
 		at += n
 	}
-	return out, result.Tokens, nil
+	return out, result.Sampled, nil
 }
 
 // encode turns the daemon's batch into the engine's, and counts its rows. Only a

@@ -69,6 +69,8 @@ type letters struct{}
 
 func (letters) Encode(string) ([]kevlard.Token, error) { return []kevlard.Token{1}, nil }
 func (letters) EndOfGeneration() []kevlard.Token       { return nil }
+func (letters) Piece(kevlard.Token) []byte             { return nil }
+func (letters) TokenName(kevlard.Token) string         { return "" }
 func (letters) NewDecoder() api.Decoder                { return nil }
 
 // control serves s on a socket for the time of the test.

@@ -112,7 +112,7 @@ type Engine struct {
 func (e *Engine) Info() daemon.EngineInfo { return e.info }
 
 // Forward implements daemon.Engine. A frozen engine answers when it is thawed.
-func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Token, error) {
+func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 	if err := e.pause(ctx); err != nil {
 		return nil, nil, err
 	}
@@ -124,14 +124,14 @@ func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 			}
 		}
 	}
-	rows, tokens, err := e.stage.Forward(b)
+	rows, sampled, err := e.stage.Forward(b)
 	if err != nil {
 		return nil, nil, err
 	}
 	if err := e.pause(ctx); err != nil { // frozen or killed while it computed
 		return nil, nil, err
 	}
-	return rows, tokens, nil
+	return rows, sampled, nil
 }
 
 // pause takes half the time of a batch, and as long as the engine is frozen.

@@ -18,8 +18,8 @@ type client struct {
 	poison bool   // its prompt kills engines
 	must   bool   // it has to end without an error
 
-	want   []kevlard.Token // what a fault-free run streams
-	reason string          // how that run ends
+	want   []kevlard.Sampled // what a fault-free run streams
+	reason string            // how that run ends
 
 	submitted kevlard.Instant
 	got       int
@@ -101,15 +101,19 @@ func (w *world) request(poison bool) node.Request {
 		r.IgnoreEOG = w.chance(3)
 		r.MinTokens = w.rng.IntN(5)
 	}
+	// Not drawn, so that old seeds still mean the same runs.
+	if n%3 == 0 {
+		r.Sampling.Logprobs, r.Sampling.TopLogprobs = true, n/3%(kevlard.MaxTopLogprobs+1)
+	}
 	return r
 }
 
 // expect computes the fault-free answer.
-func (w *world) expect(r node.Request) ([]kevlard.Token, string) {
-	want := w.toy().Reference(r.Prompt, r.MaxTokens, r.Sampling)
+func (w *world) expect(r node.Request) ([]kevlard.Sampled, string) {
+	want := w.toy().ReferenceSampled(r.Prompt, r.MaxTokens, r.Sampling)
 	if !r.IgnoreEOG {
 		for i, t := range want {
-			if i >= r.MinTokens && slices.Contains(r.EOG, t) {
+			if i >= r.MinTokens && slices.Contains(r.EOG, t.Token) {
 				return want[:i], "stop"
 			}
 		}

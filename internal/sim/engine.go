@@ -103,14 +103,14 @@ func (en *engine) finish(id uint64) {
 		en.exit(true, "signal: aborted")
 		return
 	}
-	rows, tokens, err := en.toy.Forward(en.batch.Batch)
+	rows, sampled, err := en.toy.Forward(en.batch.Batch)
 	if err != nil {
 		en.h.w.judge.fail("%s: engine %v: %v", en.h.id, en.stage.Layers, err)
 		en.exit(true, err.Error())
 		return
 	}
 	en.busy = false
-	en.h.deliver(en.life, node.BatchDone{Stage: en.stage, Run: en.run, Batch: id, Rows: rows, Tokens: tokens})
+	en.h.deliver(en.life, node.BatchDone{Stage: en.stage, Run: en.run, Batch: id, Rows: rows, Sampled: sampled})
 }
 
 // exit ends the process; the daemon hears of it at once.

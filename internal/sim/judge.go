@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -139,8 +140,10 @@ func (j *judge) token(h *host, e node.Emit) {
 		j.fail("%s: token %d after %d tokens", e.Session, e.Index, c.got)
 	case c.poison:
 		j.fail("%s: a token of a prompt that no engine survives", e.Session)
-	case c.got >= len(c.want) || c.want[c.got] != e.Token:
+	case c.got >= len(c.want) || c.want[c.got].Token != e.Token:
 		j.fail("%s: token %d is %d, want it as in the fault-free run %v", e.Session, e.Index, e.Token, c.want[min(c.got, len(c.want)):min(c.got+1, len(c.want))])
+	case !reflect.DeepEqual(c.want[c.got].Logprobs, e.Logprobs):
+		j.fail("%s: token %d has logprobs %+v, want those of the fault-free run %+v", e.Session, e.Index, e.Logprobs, c.want[c.got].Logprobs)
 	}
 	if c != nil {
 		c.got++

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/protocol"
 )
@@ -24,8 +25,8 @@ func (w *world) noteEvent(h *host, ev node.Event) {
 		}
 	case node.BatchDone:
 		w.fold(4, ev.Batch)
-		for _, t := range ev.Tokens {
-			w.fold(uint64(t))
+		for _, t := range ev.Sampled {
+			w.fold(uint64(t.Token))
 		}
 	case node.ViewChanged:
 		w.fold(5)
@@ -82,7 +83,7 @@ func (w *world) traceEvent(h *host, ev node.Event) {
 			w.say(h.id, "<view", "%s %s %s stages=%v", n.ID, n.State, n.Boot, len(n.Stages))
 		}
 	case node.BatchDone:
-		w.say(h.id, "<batch", "%v batch %d tokens %v", ev.Stage.Layers, ev.Batch, ev.Tokens)
+		w.say(h.id, "<batch", "%v batch %d tokens %v", ev.Stage.Layers, ev.Batch, kevlard.Tokens(ev.Sampled))
 	default:
 		w.say(h.id, "<event", "%T %+v", ev, ev)
 	}

@@ -109,13 +109,13 @@ func (w *world) noBarrier(h *host, ev node.Event) {
 	if en == nil || en.gone || !en.busy || en.early || en.doomed || en.frozen > 0 {
 		return
 	}
-	rows, tokens, err := en.toy.Forward(en.batch.Batch)
+	rows, sampled, err := en.toy.Forward(en.batch.Batch)
 	if err != nil {
 		w.judge.fail("%v", err)
 		return
 	}
 	en.early = true
-	h.step(node.BatchDone{Stage: key, Run: en.run, Batch: en.batch.Batch.ID, Rows: rows, Tokens: tokens})
+	h.step(node.BatchDone{Stage: key, Run: en.run, Batch: en.batch.Batch.ID, Rows: rows, Sampled: sampled})
 }
 
 // startUnchecked skips a position at the start of a prefill. The tokens move up,

@@ -10,8 +10,14 @@ import (
 // It shares nothing with Stage but the hash and the function's definition: no
 // cells, no chunks, no rows; every token recomputes all positions of all layers.
 func (m Model) Reference(prompt []kevlard.Token, n int, s kevlard.Sampling) []kevlard.Token {
+	return kevlard.Tokens(m.ReferenceSampled(prompt, n, s))
+}
+
+// ReferenceSampled is Reference with the log probabilities that s asks for.
+func (m Model) ReferenceSampled(prompt []kevlard.Token, n int, s kevlard.Sampling) []kevlard.Sampled {
 	all := append([]kevlard.Token(nil), prompt...)
-	for range n {
+	out := make([]kevlard.Sampled, n)
+	for k := range out {
 		column := make([]uint64, len(all))
 		for i, t := range all {
 			column[i] = mix(uint64(t), 0xe3, 0)
@@ -27,12 +33,29 @@ func (m Model) Reference(prompt []kevlard.Token, n int, s kevlard.Sampling) []ke
 		for i, t := range all {
 			state = mix(state, uint64(i), uint64(t))
 		}
+		if s.Logprobs {
+			out[k].Logprobs = m.referenceLogprobs(state, s.TopLogprobs)
+		}
 		if s.Temperature > 0 {
 			state = mix(state, s.Seed, uint64(math.Float32bits(s.Temperature)))
 		}
-		all = append(all, kevlard.Token(mix(state, 0x70, uint64(len(all)))%uint64(m.Vocab)))
+		out[k].Token = kevlard.Token(mix(state, 0x70, uint64(len(all))) % uint64(m.Vocab))
+		all = append(all, out[k].Token)
 	}
-	return all[len(prompt):]
+	return out
+}
+
+// referenceLogprobs writes the definition down once more: 256ths, each step down
+// at least one.
+func (m Model) referenceLogprobs(state uint64, top int) *kevlard.Logprobs {
+	l := &kevlard.Logprobs{Chosen: float32(mix(state, 0x71, 0)&0xfff) / -256}
+	token, steps := int(mix(state, 0x72, 0)%uint64(m.Vocab)), 0
+	for i := 0; i < top && i < m.Vocab; i++ {
+		steps += int(mix(state, 0x73, uint64(i))&0xff) + 1
+		l.Top = append(l.Top, kevlard.TokenLogprob{Token: kevlard.Token(token), Logprob: float32(steps) / -256})
+		token = (token + 1) % m.Vocab
+	}
+	return l
 }
 
 // KV returns what a fault-free run has in the cells of tokens, for each layer one

@@ -8,7 +8,9 @@
 // The function: a token becomes a 64-bit hidden state; each layer writes
 // mix(state, layer, position) into the position's KV cell and adds the sum of
 // the session's cells up to and including it to the state; the state after the
-// last layer, the history and the sampling parameters choose the next token.
+// last layer, the history and the sampling parameters choose the next token, and
+// the state and the history its log probabilities, which are no probabilities but
+// as telling.
 // Sums do not depend on order, so the results are the same bits whatever the
 // batch company, the chunking and the number of stages.
 package toymodel
@@ -78,11 +80,11 @@ func NewStage(m Model, l kevlard.Layers, cells int) (*Stage, error) {
 }
 
 // Forward computes one batch. rows has one entry for each part, of
-// len(Tokens) x Width bytes (nil entries at the last stage); tokens has one
+// len(Tokens) x Width bytes (nil entries at the last stage); sampled has one
 // entry for each part that samples, in order. A batch that a real engine would
 // reject (cells out of range, rows of the wrong size, a token outside the
 // vocabulary) is an error and leaves the cells as they were.
-func (s *Stage) Forward(b stage.Batch) (rows [][]byte, tokens []kevlard.Token, err error) {
+func (s *Stage) Forward(b stage.Batch) (rows [][]byte, sampled []kevlard.Sampled, err error) {
 	for i, p := range b.Parts {
 		if err := s.check(p); err != nil {
 			return nil, nil, fmt.Errorf("batch %d: part %d: %w", b.ID, i, err)
@@ -99,10 +101,10 @@ func (s *Stage) Forward(b stage.Batch) (rows [][]byte, tokens []kevlard.Token, e
 		case !last:
 			rows[i] = s.model.encode(states)
 		case p.Sample:
-			tokens = append(tokens, s.model.choose(states[len(states)-1], p.History, p.Sampling))
+			sampled = append(sampled, s.model.choose(states[len(states)-1], p.History, p.Sampling))
 		}
 	}
-	return rows, tokens, nil
+	return rows, sampled, nil
 }
 
 // CellBytes is the bytes of one cell as Read and Write carry it.
@@ -192,14 +194,30 @@ func (s *Stage) attend(layer int, p stage.Part, states []uint64) {
 }
 
 // choose picks the token that follows history.
-func (m Model) choose(h uint64, history []kevlard.Token, s kevlard.Sampling) kevlard.Token {
+func (m Model) choose(h uint64, history []kevlard.Token, s kevlard.Sampling) (out kevlard.Sampled) {
 	for i, t := range history {
 		h = mix(h, uint64(i), uint64(t))
+	}
+	if s.Logprobs {
+		out.Logprobs = m.logprobs(h, s.TopLogprobs)
 	}
 	if s.Temperature > 0 {
 		h = mix(h, s.Seed, uint64(math.Float32bits(s.Temperature)))
 	}
-	return kevlard.Token(mix(h, 0x70, uint64(len(history))) % uint64(m.Vocab))
+	out.Token = kevlard.Token(mix(h, 0x70, uint64(len(history))) % uint64(m.Vocab))
+	return out
+}
+
+// logprobs makes up falling values for top tokens that follow one another in the
+// vocabulary.
+func (m Model) logprobs(h uint64, top int) *kevlard.Logprobs {
+	l := &kevlard.Logprobs{Chosen: -float32(mix(h, 0x71, 0)%4096) / 256}
+	first, v := mix(h, 0x72, 0), float32(0)
+	for i := range uint64(min(top, m.Vocab)) {
+		v -= float32(mix(h, 0x73, i)%256+1) / 256
+		l.Top = append(l.Top, kevlard.TokenLogprob{Token: kevlard.Token((first%uint64(m.Vocab) + i) % uint64(m.Vocab)), Logprob: v})
+	}
+	return l
 }
 
 // encode writes the states as rows: the state, then words that follow from it.

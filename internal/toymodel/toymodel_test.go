@@ -2,6 +2,7 @@ package toymodel_test
 
 import (
 	"bytes"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -35,47 +36,51 @@ func newPipeline(t rapid.TB, cuts []int, cell int) *pipeline {
 }
 
 // forward runs all[pos:] through the stages and returns the sampled token.
-func (p *pipeline) forward(all []kevlard.Token, pos int, sample bool, s kevlard.Sampling, damage func(stage int, rows []byte)) kevlard.Token {
+func (p *pipeline) forward(all []kevlard.Token, pos int, sample bool, s kevlard.Sampling, damage func(stage int, rows []byte)) kevlard.Sampled {
 	part := stage.Part{Cell: p.cell, Pos: pos, Tokens: all[pos:], Sample: sample, Sampling: s, History: all}
-	var tokens []kevlard.Token
+	var sampled []kevlard.Sampled
 	for i, st := range p.stages {
 		rows, out, err := st.Forward(stage.Batch{Parts: []stage.Part{part}})
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		part.Rows, tokens = rows[0], out
+		part.Rows, sampled = rows[0], out
 		if damage != nil && part.Rows != nil {
 			damage(i, part.Rows)
 		}
 	}
 	if !sample {
-		return -1
+		return kevlard.Sampled{Token: -1}
 	}
-	return tokens[0]
+	return sampled[0]
 }
 
-func (p *pipeline) generate(prompt []kevlard.Token, chunk, n int, s kevlard.Sampling) []kevlard.Token {
+func (p *pipeline) generate(prompt []kevlard.Token, chunk, n int, s kevlard.Sampling) (out []kevlard.Sampled) {
 	all := slices.Clone(prompt)
 	for pos := 0; pos < len(prompt); pos += chunk {
 		end := min(pos+chunk, len(prompt))
-		if tok := p.forward(all[:end], pos, end == len(prompt), s, nil); tok >= 0 {
-			all = append(all, tok)
+		if tok := p.forward(all[:end], pos, end == len(prompt), s, nil); tok.Token >= 0 {
+			all, out = append(all, tok.Token), append(out, tok)
 		}
 	}
 	for len(all) < len(prompt)+n {
-		all = append(all, p.forward(all, len(all)-1, true, s, nil))
+		tok := p.forward(all, len(all)-1, true, s, nil)
+		all, out = append(all, tok.Token), append(out, tok)
 	}
-	return all[len(prompt):]
+	return out
 }
 
 func TestStagesAgreeWithReference(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		prompt := rapid.SliceOfN(rapid.Int32Range(0, 96), 1, 40).Draw(t, "prompt")
 		s := kevlard.Sampling{Temperature: rapid.SampledFrom([]float32{0, 0.8}).Draw(t, "temperature"), Seed: rapid.Uint64().Draw(t, "seed")}
+		if s.Logprobs = rapid.Bool().Draw(t, "logprobs"); s.Logprobs {
+			s.TopLogprobs = rapid.IntRange(0, 20).Draw(t, "top")
+		}
 		cuts := rapid.SampledFrom([][]int{nil, {3}, {1, 5}, {1, 2, 3, 4, 5}}).Draw(t, "cuts")
 		p := newPipeline(t, cuts, rapid.IntRange(0, 100).Draw(t, "cell"))
 		got := p.generate(prompt, rapid.IntRange(1, 40).Draw(t, "chunk"), 12, s)
-		if want := model.Reference(prompt, 12, s); !slices.Equal(got, want) {
+		if want := model.ReferenceSampled(prompt, 12, s); !reflect.DeepEqual(got, want) {
 			t.Fatalf("got %v, the reference says %v", got, want)
 		}
 	})
@@ -101,10 +106,10 @@ func TestFaultsShow(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			p := newPipeline(t, []int{2}, 10)
 			all := slices.Clone(prompt)
-			all = append(all, p.forward(all, 0, true, kevlard.Sampling{}, nil))
+			all = append(all, p.forward(all, 0, true, kevlard.Sampling{}, nil).Token)
 			fault(p, all)
 			for len(all) < len(prompt)+20 {
-				all = append(all, p.forward(all, len(all)-1, true, kevlard.Sampling{}, nil))
+				all = append(all, p.forward(all, len(all)-1, true, kevlard.Sampling{}, nil).Token)
 			}
 			if same := slices.Equal(all[len(prompt):], want); same != (name == "none") {
 				t.Fatalf("tokens %v, fault-free %v", all[len(prompt):], want)

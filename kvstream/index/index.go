@@ -36,6 +36,9 @@ type Config struct {
 	Copies int
 	// Lease is how long a copy stays without rows or renewal. Default 10 s.
 	Lease time.Duration
+	// Hot says that copies are also kept in the engine's memory where this node has
+	// the stage: the index then tells which copies have gone.
+	Hot bool
 }
 
 func (c Config) withDefaults() Config {
@@ -71,7 +74,8 @@ type Index struct {
 	tombs    tombs
 	due      kevlard.Instant // no lease ends before
 	used     int64           // bytes of the slots that are not free
-	cache    list            // blocks that only their names hold, least recently used first
+	gone     []Gone
+	cache    list // blocks that only their names hold, least recently used first
 	counters Counters
 }
 
@@ -89,6 +93,8 @@ type copied struct {
 	ownerBoot kevlard.BootID
 	source    kevlard.NodeID
 	class     string
+	salt      string
+	positions int // the most it can ever hold
 	seed      Name
 	tokens    []kevlard.Token // of the positions that have a place
 	stored    int             // leading positions that are stored and checked
@@ -185,6 +191,7 @@ func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer
 		x.abandon(c)
 		x.cut(c, commonPrefix(c.tokens[:c.stored], o.Tokens))
 	}
+	c.salt, c.positions = o.Salt, o.Positions
 	c.fence, c.owner, c.ownerBoot, c.source, c.lease, c.asked = o.Fence, o.Owner, o.OwnerBoot, from, now.Add(x.cfg.Lease), false
 	x.due = min(x.due, c.lease)
 	x.adopt(c, o.Tokens)
@@ -270,6 +277,9 @@ func (x *Index) forget(c *copied) {
 		x.unuse(b)
 	}
 	c.blocks, c.waiting = nil, nil
+	if x.cfg.Hot {
+		x.gone = append(x.gone, Gone{c.key.stage, c.key.session})
+	}
 	c.pool.copies--
 	x.settlePool(c.pool)
 }

@@ -1,0 +1,96 @@
+package node
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// streaming returns a rig that owns one session over n1 and n2, with copies at n3
+// and n4.
+func streaming(t *testing.T) *rig {
+	t.Helper()
+	r := newRig(t, nil, "n1:0-1", "n2:1-2", "n3:0-1", "n4:1-2")
+	r.m.cfg.Standbys = 1
+	r.submit("s", 1, 2, 3)
+	to, last := prepares(r.out, "s")
+	if !slices.Equal(to, []kevlard.NodeID{"n1", "n2"}) || last.Standby != "n4" {
+		t.Fatalf("prepared %v, the last with standby %q", to, last.Standby)
+	}
+	r.accept()
+	return r
+}
+
+func TestStandbyGoesOn(t *testing.T) {
+	r := streaming(t)
+	r.say("n2", protocol.Step{Session: "s", Fence: kevlard.Fence{Epoch: 1, Term: 1}, Next: 3, Sampled: true, Token: 7, Marks: []int{3, 3}})
+	if s := r.m.Snapshot(r.now).Sessions[0]; !slices.Equal(s.Replicated, []int{3, 3}) || !slices.Equal(s.Standbys, []kevlard.NodeID{"n3", "n4"}) {
+		t.Errorf("session %+v", s)
+	}
+	r.step(PeerDown{Node: "n2", Cause: "reset"})
+	to, last := prepares(r.out, "s")
+	if !slices.Equal(to, []kevlard.NodeID{"n1", "n4"}) || last.Standby != "" {
+		t.Fatalf("prepared %v, the last with standby %q: want the copy's holder, and nobody for it", to, last.Standby)
+	}
+	for i, n := range to { // both hold all but the last token
+		r.say(n, protocol.Prepared{Session: "s", Fence: last.Fence, Lo: i, Have: 3})
+	}
+	if f := effectsOf[SendFrame](r.out); len(f) != 1 || f[0].Frame.Items[0].Pos != 3 {
+		t.Fatalf("goes on with %+v, want position 3", f)
+	}
+	// Back again, and no longer blamed, it becomes the standby of its old part.
+	r.say("n4", protocol.Step{Session: "s", Fence: last.Fence, Next: 4, Sampled: true, Token: 8, Marks: []int{3, 0}})
+	r.sleep(4*time.Second, "n1", "n3", "n4")
+	r.node("n2").Boot = "n2.2"
+	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
+	r.see()
+	if m := sent[protocol.Replicate](r.out)["n4"]; len(m) != 1 || m[0].Standby != "n2" || m[0].Lo != 1 {
+		t.Errorf("sent %+v to n4, want n2 as its standby", m)
+	}
+}
+
+func TestLostStandbyIsReplaced(t *testing.T) {
+	r := streaming(t)
+	n5 := topology.Node{ID: "n5", Boot: "n5.1", State: topology.Alive, Models: []topology.Model{model}, Stages: r.node("n4").Stages}
+	r.view.Nodes = append(r.view.Nodes, n5)
+	slices.SortFunc(r.view.Nodes, func(a, b topology.Node) int { return slices.Compare([]byte(a.ID), []byte(b.ID)) })
+	r.step(PeerUp{Node: "n5", Boot: "n5.1"})
+	r.see()
+	r.say("n2", protocol.StandbyLost{Session: "s", Fence: kevlard.Fence{Epoch: 1, Term: 1}, Lo: 1, Standby: "n4", Cause: "slow"})
+	if m := sent[protocol.Replicate](r.out)["n2"]; len(m) != 1 || m[0].Standby != "n5" {
+		t.Errorf("sent %+v, want n5 as the new standby", m)
+	}
+	if len(reports(r.out, "standby-lost")) != 1 {
+		t.Error("no event tells of it")
+	}
+}
+
+func TestFinishClosesTheCopies(t *testing.T) {
+	r := streaming(t)
+	r.step(Cancel{"s"})
+	closed := sent[protocol.Close](r.out)
+	for n, lo := range map[kevlard.NodeID]int{"n1": 0, "n2": 1, "n3": 0, "n4": 1} {
+		if len(closed[n]) != 1 || closed[n][0].Lo != lo {
+			t.Errorf("%s: closed %+v", n, closed[n])
+		}
+	}
+}
+
+// TestUnlikeStandbysAreRefused (K52): copies pass between equals only, and the
+// refusal names both sides.
+func TestUnlikeStandbysAreRefused(t *testing.T) {
+	r := newRig(t, []kevlard.Layers{{Lo: 0, Hi: 1}}, "n1:0-1")
+	offer := protocol.Offer{
+		Session: "s", Fence: kevlard.Fence{Epoch: 1, Term: 1}, Owner: "n1", OwnerBoot: "n1.1", Stage: r.m.stages[0].Key(),
+		Class: "c", CellBytes: 64, Tokens: []kevlard.Token{1}, Positions: 5,
+	}
+	offer.Class = "other"
+	r.say("n1", offer)
+	if a := sent[protocol.Stored](r.out)["n1"]; len(a) != 1 || a[0].Refusal != protocol.RefusedNoStage || a[0].Detail != "numerics class other at the sender, c here" {
+		t.Errorf("answers %+v", a)
+	}
+}

@@ -1,0 +1,252 @@
+package stage
+
+import (
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// transfer is an export or a load that the shell works on.
+type transfer struct {
+	slot     *slot
+	from, to kevlard.Pos
+	started  kevlard.Instant
+	overdue  kevlard.Instant // when the engine counts as stalled
+
+	// Of a load: the copy, and the prepare that is answered at its end.
+	load   bool
+	pinned index.Pinned
+	owner  kevlard.NodeID
+	msg    protocol.Prepare
+}
+
+// reads reports whether cells from position pos on are being read for a standby:
+// they must not be written now.
+func (s *slot) reads(pos kevlard.Pos) bool { return s.export != nil && pos < s.export.to }
+
+// policy says when rows are worth sending, in this stage's sizes.
+func (m *Machine) policy() index.Policy {
+	piece := max(1, min(protocol.MaxRowsTokens, m.cfg.Limits.PieceBytes/max(1, m.cellBytes)))
+	return index.Policy{
+		Tokens: m.cfg.Limits.ReplicateTokens, Delay: m.cfg.Timing.Replicate, Slow: m.cfg.Timing.SlowStandby,
+		Piece: piece, Window: max(2*m.cfg.Limits.ReplicateTokens, m.cfg.Limits.WindowBytes/max(1, m.cellBytes)),
+	}
+}
+
+// Transfers returns how many exports and loads the shell works on.
+func (m *Machine) Transfers() int { return len(m.transfers) }
+
+// begin numbers a transfer.
+func (m *Machine) begin(now kevlard.Instant, t *transfer) uint64 {
+	m.transfer++
+	t.started = now
+	t.overdue = now.Add(m.cfg.Timing.Stall + time.Duration(t.to-t.from)*transferPosition)
+	m.transfers[m.transfer] = t
+	return m.transfer
+}
+
+// fill starts to load what this node has of a copy of the session beyond what its
+// cells hold. The prepare is answered when that is done: what a stage says it holds
+// is in its cells, checked. The last known token is always computed again, so its
+// position is not needed.
+func (m *Machine) fill(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) (bool, []Effect) {
+	if m.cfg.Copies == nil || m.cellBytes == 0 {
+		return false, out
+	}
+	pinned := m.cfg.Copies.Pin(m.cfg.Key, m.class, p.Salt, p.Session, p.Tokens[:len(p.Tokens)-1], s.held)
+	if pinned.N <= s.held {
+		return false, out
+	}
+	t := &transfer{slot: s, from: s.held, to: pinned.N, load: true, pinned: pinned, owner: s.owner, msg: p}
+	s.load = t
+	return true, append(out, Load{m.engine, m.begin(now, t), s.cells.cell + s.held, pinned.Runs})
+}
+
+// Loaded ends a load: n positions were checked and written.
+func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged bool, out []Effect) []Effect {
+	t := m.transfers[id]
+	if engine != m.engine || t == nil || !t.load {
+		return out
+	}
+	out = m.end(now, id, out)
+	m.cfg.Copies.Unpin(t.pinned, n, damaged)
+	s := t.slot
+	s.load = nil
+	if s.closed {
+		m.settle(s)
+		return m.schedule(now, out)
+	}
+	n = max(0, min(n, t.to-t.from))
+	s.held = t.from + n
+	s.tokens = append(s.tokens[:t.from:t.from], t.msg.Tokens[t.from:s.held]...)
+	m.counters.Loaded += uint64(n)
+	if s.parked != nil { // a newer term: it finds the cells as they are now
+		return m.schedule(now, m.unpark(now, s, out))
+	}
+	if m.warm[s.id] == s { // more may have come meanwhile
+		return m.Warm(now, s.id, out)
+	}
+	out = append(out, Reply{t.owner, m.prepared(s)})
+	return m.schedule(now, m.assign(now, s, t.msg.Standby, out))
+}
+
+// Exported ends the reading of cells for a standby; the rows are on their way.
+func (m *Machine) Exported(now kevlard.Instant, engine, id uint64, failed string, out []Effect) []Effect {
+	t := m.transfers[id]
+	if engine != m.engine || t == nil || t.load {
+		return out
+	}
+	out = m.end(now, id, out)
+	s := t.slot
+	s.export = nil
+	if s.closed {
+		m.settle(s)
+		return m.schedule(now, out)
+	}
+	if failed != "" {
+		out = m.standbyLost(s, "unreadable: "+failed, out)
+	}
+	out = m.unpark(now, s, out)
+	return m.schedule(now, m.replicate(now, s, out))
+}
+
+// end forgets a transfer; its engine answers.
+func (m *Machine) end(now kevlard.Instant, id uint64, out []Effect) []Effect {
+	delete(m.transfers, id)
+	if m.state == topology.Stalled && m.batch == nil && len(m.transfers) == 0 {
+		m.state, m.reason = topology.Ready, ""
+		out = append(out, Changed{}, Note{Type: "engine-awake", Detail: "a late transfer of KV came to its end"})
+	}
+	return out
+}
+
+// abortTransfers forgets the transfers of an engine that is gone.
+func (m *Machine) abortTransfers() {
+	for _, t := range m.transfers {
+		if t.load {
+			m.cfg.Copies.Unpin(t.pinned, t.to-t.from, false)
+		}
+		t.slot.load, t.slot.export = nil, nil
+	}
+	clear(m.transfers)
+}
+
+// overdueTransfers treats an engine that does not move its KV like one that does
+// not compute.
+func (m *Machine) overdueTransfers(now kevlard.Instant, out []Effect) []Effect {
+	var late *transfer
+	for _, t := range m.transfers {
+		if now >= t.overdue && (late == nil || t.started < late.started) {
+			late = t
+		}
+	}
+	if late == nil {
+		return out
+	}
+	again := now.Add(m.cfg.Timing.StallKill)
+	if m.state == topology.Stalled {
+		if m.batch == nil {
+			out = m.kill(now, late.started, out)
+		}
+		again = kevlard.Never
+	} else {
+		out = m.stall(now, late.started, out)
+	}
+	for _, t := range m.transfers {
+		t.overdue = again
+	}
+	return out
+}
+
+// assign gives a session its standby.
+func (m *Machine) assign(now kevlard.Instant, s *slot, to kevlard.NodeID, out []Effect) []Effect {
+	if m.cellBytes == 0 {
+		return out
+	}
+	if to == s.standby.To {
+		s.standby.Computed(now, s.held)
+		return out
+	}
+	s.standby = index.Stream{}
+	if to == "" {
+		return out
+	}
+	s.standby = index.NewStream(now, to)
+	s.standby.Computed(now, s.held)
+	tokens := s.known
+	if len(s.tokens) > len(tokens) {
+		tokens = s.tokens[:len(s.tokens):len(s.tokens)]
+	}
+	return append(out, Reply{to, protocol.Offer{
+		Session: s.id, Fence: s.fence, Owner: s.owner, OwnerBoot: s.ownerBoot, Stage: m.cfg.Key, Class: m.class,
+		CellBytes: m.cellBytes, Salt: s.salt, Tokens: tokens, Positions: s.positions,
+	}})
+}
+
+// Replicate takes the owner's word on who the standby is.
+func (m *Machine) Replicate(now kevlard.Instant, from kevlard.NodeID, r protocol.Replicate, out []Effect) []Effect {
+	s := m.slots[r.Session]
+	if s == nil || s.owner != from || s.fence != r.Fence || s.parked != nil || s.load != nil {
+		return out // a prepare names the standby anew
+	}
+	return m.assign(now, s, r.Standby, out)
+}
+
+// Stored takes a standby's word on what it has.
+func (m *Machine) Stored(now kevlard.Instant, from kevlard.NodeID, a protocol.Stored, out []Effect) []Effect {
+	s := m.slots[a.Session]
+	if s == nil || s.standby.To != from || a.Fence.Epoch != s.fence.Epoch {
+		return out
+	}
+	if !s.standby.Stored(now, a) {
+		return m.standbyLost(s, "refused: "+a.Detail, out)
+	}
+	return m.replicate(now, s, out)
+}
+
+// StandbyGone gives a standby up for one session, or for all (session "").
+func (m *Machine) StandbyGone(n kevlard.NodeID, id kevlard.SessionID, cause string, out []Effect) []Effect {
+	for _, s := range m.sorted() {
+		if s.standby.To == n && (id == "" || id == s.id) {
+			out = m.standbyLost(s, cause, out)
+		}
+	}
+	return out
+}
+
+func (m *Machine) standbyLost(s *slot, cause string, out []Effect) []Effect {
+	if s.standby.To == "" {
+		return out
+	}
+	lost := protocol.StandbyLost{Session: s.id, Fence: s.fence, Lo: m.cfg.Key.Layers.Lo, Standby: s.standby.To, Cause: cause}
+	s.standby = index.Stream{}
+	return append(out, Reply{s.owner, lost})
+}
+
+// replicate sends the rows that are due to the session's standby.
+func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect {
+	if s.standby.To == "" || s.closed || m.state != topology.Ready || m.slots[s.id] != s {
+		return out
+	}
+	policy := m.policy()
+	if s.standby.Overdue(now, policy) {
+		return m.standbyLost(s, "slow", out)
+	}
+	if s.export != nil || s.load != nil || s.parked != nil {
+		return out
+	}
+	from, to := s.standby.Next(now, policy)
+	if from == to {
+		return out
+	}
+	t := &transfer{slot: s, from: from, to: to}
+	s.export = t
+	s.standby.Sent(now, to)
+	m.counters.Exported += uint64(to - from)
+	return append(out, Export{m.engine, m.begin(now, t), s.cells.cell + from, s.standby.To, protocol.Rows{
+		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, CellBytes: m.cellBytes, Pos: from, Tokens: s.tokens[from:to:to],
+	}})
+}

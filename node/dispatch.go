@@ -196,7 +196,7 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 		case stage.Export:
 			out = append(out, Export{key, e.Engine, e.ID, e.Cell, e.To, e.Rows})
 		case stage.Load:
-			out = append(out, Load{key, e.Engine, e.ID, e.Cell, e.From})
+			out = append(out, Load{key, e.Engine, e.ID, e.Session, e.Pos, e.Cell, e.From})
 		case stage.Start:
 			out = append(out, StartEngine{key, e.Engine})
 		case stage.Kill:

@@ -96,11 +96,13 @@ type Export struct {
 // Load writes stored positions into KV cells of an engine, after checking each one's
 // sum; Loaded follows.
 type Load struct {
-	Stage kevlard.StageKey
-	Run   uint64
-	ID    uint64
-	Cell  int         // of the first position
-	From  []index.Run // in the order of the positions
+	Stage   kevlard.StageKey
+	Run     uint64
+	ID      uint64
+	Session kevlard.SessionID // whose KV it is
+	Pos     kevlard.Pos       // the first
+	Cell    int               // of the first position
+	From    []index.Run       // in the order of the positions
 }
 
 // StoreRows moves a piece that arrived to its place in the block memory of the

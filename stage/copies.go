@@ -23,9 +23,9 @@ type transfer struct {
 	msg    protocol.Prepare
 }
 
-// reads reports whether cells from position pos on are being read for a standby:
-// they must not be written now.
-func (s *slot) reads(pos kevlard.Pos) bool { return s.export != nil && pos < s.export.to }
+// reads reports whether cells that the next work writes are being read for a standby:
+// all of the session waits then, or later work would overtake.
+func (s *slot) reads() bool { return s.export != nil && s.held < s.export.to }
 
 // policy says when rows are worth sending, in this stage's sizes.
 func (m *Machine) policy() index.Policy {
@@ -62,7 +62,7 @@ func (m *Machine) fill(now kevlard.Instant, s *slot, p protocol.Prepare, out []E
 	}
 	t := &transfer{slot: s, from: s.held, to: pinned.N, load: true, pinned: pinned, owner: s.owner, msg: p}
 	s.load = t
-	return true, append(out, Load{m.engine, m.begin(now, t), s.cells.cell + s.held, pinned.Runs})
+	return true, append(out, Load{m.engine, m.begin(now, t), s.id, s.held, s.cells.cell + s.held, pinned.Runs})
 }
 
 // Loaded ends a load: n positions were checked and written.

@@ -110,6 +110,33 @@ func TestPrepareWaitsForTheRead(t *testing.T) {
 	}
 }
 
+// TestWorkWaitsForTheRead: all that waits may be work on cells that are being read,
+// and what comes after it must not overtake.
+func TestWorkWaitsForTheRead(t *testing.T) {
+	b := newBench(t, false, Limits{})
+	b.withStandby("s", 20)
+	b.send(item("s", 1, 0, 20, true, true))
+	x := b.running()
+	p := b.ask("s", 2, 20)
+	p.Standby = "spare"
+	b.prepare(p) // answered when the batch ends, and the rows are exported then
+	b.finish(x)
+	exports := only[Export](b)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 20 || len(exports) != 1 {
+		t.Fatalf("answer %+v, exports %+v", a, exports)
+	}
+	for _, it := range []protocol.Item{item("s", 2, 10, 10, true, false), item("s", 2, 20, 5, false, true)} {
+		b.send(it)
+		if runs := only[Run](b); len(runs) != 0 {
+			t.Fatalf("runs %+v while the cells are read", runs)
+		}
+	}
+	b.out = b.m.Exported(b.now, 1, exports[0].ID, "", nil)
+	if got := b.running(); len(got.Parts) != 1 || got.Parts[0].Pos != 10 || got.ID != x.ID+1 {
+		t.Errorf("then it runs %+v", got)
+	}
+}
+
 func TestPrepareLoadsTheCopy(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -56,10 +56,12 @@ type Export struct {
 
 // Load fills cells from a copy; Loaded follows.
 type Load struct {
-	Engine uint64
-	ID     uint64
-	Cell   int
-	From   []index.Run
+	Engine  uint64
+	ID      uint64
+	Session kevlard.SessionID
+	Pos     kevlard.Pos // of the first
+	Cell    int
+	From    []index.Run
 }
 
 func (Export) effect()  {}

@@ -40,7 +40,7 @@ func (m *Machine) Warm(now kevlard.Instant, id kevlard.SessionID, out []Effect) 
 	t := &transfer{slot: w, from: w.held, to: pinned.N, load: true, pinned: pinned}
 	t.msg.Tokens = c.Tokens
 	w.load = t
-	return append(out, Load{m.engine, m.begin(now, t), w.cells.cell + w.held, pinned.Runs})
+	return append(out, Load{m.engine, m.begin(now, t), id, w.held, w.cells.cell + w.held, pinned.Runs})
 }
 
 // Cool gives up the engine's copy of a session that the node keeps no more.

@@ -25,6 +25,9 @@ func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
 	if !b.solo() {
 		m.slow = m.take(b, m.slow, max(1, rows-b.rows))
 	}
+	if len(b.work) == 0 {
+		return out // all of it waits for cells to be read
+	}
 	m.counters.Batches++
 	m.counters.Rows += uint64(b.rows)
 	b.patience = max(m.cfg.Timing.Stall, 10*m.pace.predict(b.rows))
@@ -45,7 +48,7 @@ func (m *Machine) take(b *running, queue []work, rows int) []work {
 	stay := make([]work, 0, len(queue))
 	for _, w := range queue {
 		full := rows <= 0 || len(b.work) >= m.cfg.Limits.BatchParts || b.solo()
-		if full || w.slot.inBatch || w.slot.reads(w.item.Pos) || w.slot.solo && len(b.work) > 0 {
+		if full || w.slot.inBatch || w.slot.reads() || w.slot.solo && len(b.work) > 0 {
 			stay = append(stay, w)
 			continue
 		}

@@ -43,7 +43,7 @@ func imports() map[string][]string {
 		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/load": {},
 		"internal/lifecycle":    {},
-		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
+		"internal/sim":          {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},
 	}
 }

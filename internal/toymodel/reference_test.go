@@ -55,7 +55,7 @@ func TestWrittenCellsGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := b.forward(prompt, 6, true, kevlard.Sampling{}, nil), model.Reference(prompt, 1, kevlard.Sampling{})[0]; got != want {
-		t.Fatalf("token %d, the reference says %d", got, want)
+	if got, want := b.forward(prompt, 6, true, kevlard.Sampling{}, nil), model.Reference(prompt, 1, kevlard.Sampling{})[0]; got.Token != want {
+		t.Fatalf("token %d, the reference says %d", got.Token, want)
 	}
 }

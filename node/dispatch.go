@@ -57,6 +57,15 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 			}
 		}
 		return out
+	case protocol.Fetch:
+		return m.fetch(now, ev.From, msg, out)
+	case protocol.Fetched:
+		for i, s := range m.stages {
+			if s.Key() == msg.Stage {
+				out = m.fromStage(now, i, s.Fetched(now, ev.From, msg, nil), out)
+			}
+		}
+		return out
 	case protocol.StandbyLost:
 		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 			return s.StandbyLost(now, ev.From, msg, e)
@@ -249,7 +258,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 			p.free = max(0, p.free-s.Positions())
 		}
 	}
-	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), out)
+	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), m.sources(s, a.Route), out)
 }
 
 // recoveringWait reports whether a session that is under way waits for a route.

@@ -105,6 +105,16 @@ type Load struct {
 	From    []index.Run       // in the order of the positions
 }
 
+// SendStored sends stored rows to the node that takes over their stage, with the
+// checksums that they were stored with; StoredSent follows. Rows lacks them.
+type SendStored struct {
+	ID    uint64
+	To    kevlard.NodeID
+	Stage kevlard.StageKey
+	From  []index.Run // in the order of the positions
+	Rows  protocol.Rows
+}
+
 // StoreRows moves a piece that arrived to its place in the block memory of the
 // stage, with its checksums; RowsStored follows, also for those of nodes that are
 // gone by then.
@@ -117,10 +127,11 @@ type StoreRows struct {
 // DropRows forgets a piece that arrived.
 type DropRows struct{ Piece uint64 }
 
-func (Export) effect()    {}
-func (Load) effect()      {}
-func (StoreRows) effect() {}
-func (DropRows) effect()  {}
+func (Export) effect()     {}
+func (SendStored) effect() {}
+func (Load) effect()       {}
+func (StoreRows) effect()  {}
+func (DropRows) effect()   {}
 
 func (Send) effect()        {}
 func (SendFrame) effect()   {}

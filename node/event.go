@@ -152,6 +152,9 @@ type RowsArrived struct {
 	Intact bool
 }
 
+// StoredSent reports that the block memory of a SendStored is no longer read.
+type StoredSent struct{ ID uint64 }
+
 // RowsStored reports that a StoreRows is done.
 type RowsStored struct{ Piece uint64 }
 
@@ -160,6 +163,7 @@ func (Loaded) event()      {}
 func (RowsUnsent) event()  {}
 func (RowsArrived) event() {}
 func (RowsStored) event()  {}
+func (StoredSent) event()  {}
 
 func (Wake) event()          {}
 func (ViewChanged) event()   {}

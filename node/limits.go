@@ -52,6 +52,9 @@ type Limits struct {
 	// Poisoned is how many requests that crashed engines are remembered. Default
 	// 256.
 	Poisoned int
+	// Fetches is how many copies are sent at once to nodes that take over; more are
+	// recomputed there. Default 64.
+	Fetches int
 }
 
 func (l Limits) withDefaults() Limits {
@@ -60,6 +63,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Poisoned == 0 {
 		l.Poisoned = 256
+	}
+	if l.Fetches == 0 {
+		l.Fetches = 64
 	}
 	return l
 }

@@ -148,7 +148,7 @@ func (m *Machine) links(now kevlard.Instant, out []Effect) []Effect {
 		out = m.pings(now, out)
 	}
 	if now >= m.renewAt {
-		out = m.renew(out)
+		out = m.hurryStandbys(now, m.renew(out))
 		m.renewAt = now.Add(m.cfg.Timing.Renew)
 	}
 	return out

@@ -55,8 +55,10 @@ type Machine struct {
 	draining bool
 	poisoned poisoned
 	counters Counters
-	copies   *index.Index  // of sessions that other nodes compute
-	late     time.Duration // by which this node's timer fired, until due has acted on it
+	copies   *index.Index            // of sessions that other nodes compute
+	fetches  map[uint64]index.Pinned // copies that are being sent to those who take over
+	fetched  uint64                  // number of the last one
+	late     time.Duration           // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.
@@ -66,6 +68,7 @@ func New(cfg Config) *Machine {
 		cfg: cfg, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
+		fetches: map[uint64]index.Pinned{},
 	}
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
@@ -122,8 +125,10 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case RowsStored:
 		if a := m.copies.Stored(now, ev.Piece); a != nil {
 			out = append(out, Send{a.To, a.Message})
-			out = m.warm(now, a.Message.Stage, a.Message.Session, out)
+			out = m.grown(now, a.Message.Stage, a.Message.Session, out)
 		}
+	case StoredSent:
+		m.storedSent(ev.ID)
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:

@@ -2,11 +2,13 @@ package node
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/scheduler"
 	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/topology"
 )
 
 // standbys chooses the standby of each hop of a new route; one that has a copy
@@ -18,7 +20,7 @@ func (m *Machine) standbys(now kevlard.Instant, s *session.Machine, r kevlard.Ro
 	}
 	before := s.Standbys()
 	for i, h := range r {
-		for j, old := range s.Previous() {
+		for j, old := range s.CopiedRoute() {
 			if j < len(before) && old == h && before[j] != "" && before[j] != h.Node && m.usable(before[j]) && !s.Avoids(now, before[j]) {
 				out[i] = before[j]
 			}
@@ -33,7 +35,23 @@ func (m *Machine) standbys(now kevlard.Instant, s *session.Machine, r kevlard.Ro
 // standby chooses the standby of one hop.
 func (m *Machine) standby(now kevlard.Instant, s *session.Machine, r kevlard.Route, hop int, class string) kevlard.NodeID {
 	fit := func(n kevlard.NodeID) bool { return m.usable(n) && !s.Avoids(now, n) && !s.Unfit(now, n) }
-	return scheduler.Standby(m.view, m.view.Candidates(s.Model()), r, hop, class, fit, m.load)
+	if n := scheduler.Standby(m.view, m.view.Candidates(s.Model()), r, hop, class, fit, m.load); n != "" {
+		return n
+	}
+	return scheduler.Keeper(m.view, r, hop, fit, m.load)
+}
+
+// sources names, for each hop of a new route, who has a copy that the hop lacks.
+func (m *Machine) sources(s *session.Machine, r kevlard.Route) []kevlard.NodeID {
+	out := make([]kevlard.NodeID, len(r))
+	for i, h := range r {
+		for j, old := range s.CopiedRoute() {
+			if n := s.Standbys(); j < len(n) && old.Layers == h.Layers && n[j] != h.Node && s.Marks()[j] > 0 && m.usable(n[j]) {
+				out[i] = n[j]
+			}
+		}
+	}
+	return out
 }
 
 // findStandbys gives a session the standbys that it lacks.
@@ -58,8 +76,26 @@ func (m *Machine) hurryStandbys(now kevlard.Instant, out []Effect) []Effect {
 	}
 	for _, id := range m.sortedSessions() {
 		m.sessions[id].HurryStandby(now)
-		if m.sessions[id].WantsStandby(now) >= 0 {
-			out = m.withSession(now, id, out, func(_ *session.Machine, e []session.Effect) []session.Effect { return e })
+		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect { return m.upgrade(now, s, e) })
+	}
+	return out
+}
+
+// upgrade replaces keepers by nodes that could go on from their copies.
+func (m *Machine) upgrade(now kevlard.Instant, s *session.Machine, out []session.Effect) []session.Effect {
+	if s.State() != session.Prefill && s.State() != session.Decode {
+		return out
+	}
+	all := m.view.Candidates(s.Model())
+	for i, h := range s.Route() {
+		present := s.Standbys()[i]
+		same := func(c topology.Candidate) bool { return c.Node == present && c.Layers == h.Layers }
+		if present == "" || slices.ContainsFunc(all, same) {
+			continue
+		}
+		fit := func(n kevlard.NodeID) bool { return m.usable(n) && !s.Avoids(now, n) && !s.Unfit(now, n) }
+		if n := scheduler.Standby(m.view, all, s.Route(), i, s.RouteClass(), fit, m.load); n != "" {
+			out = s.SetStandby(now, i, n, out)
 		}
 	}
 	return out
@@ -109,13 +145,49 @@ func (m *Machine) standbyGone(now kevlard.Instant, n kevlard.NodeID, out []Effec
 	return out
 }
 
-// warm brings the engine's copy of a session up to date, if copies are to be hot.
-func (m *Machine) warm(now kevlard.Instant, key kevlard.StageKey, id kevlard.SessionID, out []Effect) []Effect {
-	if !m.cfg.KV.Hot {
-		return out
+// fetch sends what is kept of a session here to the node that takes over its stage.
+func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fetch, out []Effect) []Effect {
+	answer := protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: f.From}
+	cell := m.copies.CellBytes(f.Stage)
+	if len(m.fetches) >= m.cfg.Limits.Fetches || cell == 0 {
+		return append(out, Send{from, answer})
 	}
+	whole := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens, f.From)
+	m.copies.Unpin(whole, whole.N, false)
+	answer.Through = whole.N
+	out = append(out, Send{from, answer})
+	piece := max(1, min(protocol.MaxRowsTokens, fetchPiece/cell))
+	for at := f.From; at < whole.N; at += piece {
+		end := min(at+piece, whole.N)
+		pinned := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens[:end], at)
+		m.fetched++
+		m.fetches[m.fetched] = pinned
+		out = append(out, SendStored{m.fetched, from, f.Stage, pinned.Runs, protocol.Rows{
+			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end],
+		}})
+	}
+	return out
+}
+
+// fetchPiece is the bytes of one piece of a copy that is sent to who takes over.
+const fetchPiece = 1 << 20
+
+func (m *Machine) storedSent(id uint64) {
+	if p, ok := m.fetches[id]; ok {
+		delete(m.fetches, id)
+		m.copies.Unpin(p, p.N, false)
+	}
+}
+
+// grown tells the stage that more is stored of a session: it may wait for that, and
+// its engine's copy is brought up to date, if copies are to be hot.
+func (m *Machine) grown(now kevlard.Instant, key kevlard.StageKey, id kevlard.SessionID, out []Effect) []Effect {
 	for i, s := range m.stages {
-		if s.Key() == key {
+		if s.Key() != key {
+			continue
+		}
+		out = m.fromStage(now, i, s.Grown(now, id, nil), out)
+		if m.cfg.KV.Hot {
 			out = m.fromStage(now, i, s.Warm(now, id, nil), out)
 		}
 	}

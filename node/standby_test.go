@@ -33,8 +33,8 @@ func TestStandbyGoesOn(t *testing.T) {
 	}
 	r.step(PeerDown{Node: "n2", Cause: "reset"})
 	to, last := prepares(r.out, "s")
-	if !slices.Equal(to, []kevlard.NodeID{"n1", "n4"}) || last.Standby != "" {
-		t.Fatalf("prepared %v, the last with standby %q: want the copy's holder, and nobody for it", to, last.Standby)
+	if !slices.Equal(to, []kevlard.NodeID{"n1", "n4"}) || last.Standby != "n3" {
+		t.Fatalf("prepared %v, the last with standby %q: want the copy's holder, and a keeper for it", to, last.Standby)
 	}
 	for i, n := range to { // both hold all but the last token
 		r.say(n, protocol.Prepared{Session: "s", Fence: last.Fence, Lo: i, Have: 3})
@@ -44,10 +44,10 @@ func TestStandbyGoesOn(t *testing.T) {
 	}
 	// Back again, and no longer blamed, it becomes the standby of its old part.
 	r.say("n4", protocol.Step{Session: "s", Fence: last.Fence, Next: 4, Sampled: true, Token: 8, Marks: []int{3, 0}})
-	r.sleep(4*time.Second, "n1", "n3", "n4")
 	r.node("n2").Boot = "n2.2"
 	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
 	r.see()
+	r.out = r.sleep(4*time.Second, "n1", "n2", "n3", "n4")
 	if m := sent[protocol.Replicate](r.out)["n4"]; len(m) != 1 || m[0].Standby != "n2" || m[0].Lo != 1 {
 		t.Errorf("sent %+v to n4, want n2 as its standby", m)
 	}
@@ -92,5 +92,51 @@ func TestUnlikeStandbysAreRefused(t *testing.T) {
 	r.say("n1", offer)
 	if a := sent[protocol.Stored](r.out)["n1"]; len(a) != 1 || a[0].Refusal != protocol.RefusedNoStage || a[0].Detail != "numerics class other at the sender, c here" {
 		t.Errorf("answers %+v", a)
+	}
+}
+
+// TestKeeper: a node without the layers keeps the copy when nobody else has them,
+// and whoever takes the stage over is told to fetch it there.
+func TestKeeper(t *testing.T) {
+	r := newRig(t, nil, "n1:0-1", "n2:1-2", "n3", "n4:0-1")
+	r.m.cfg.Standbys = 1
+	r.submit("s", 1, 2, 3)
+	_, last := prepares(r.out, "s")
+	if last.Standby != "n3" {
+		t.Fatalf("the copy of layer 1 goes to %q", last.Standby)
+	}
+	r.accept()
+	r.say("n2", protocol.Step{Session: "s", Fence: last.Fence, Next: 3, Sampled: true, Token: 7, Marks: []int{3, 3}})
+	r.step(PeerDown{Node: "n2", Cause: "reset"})
+	r.node("n2").Boot = "n2.2"
+	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
+	r.see()
+	out := append(slices.Clone(r.out), r.sleep(4*time.Second, "n1", "n2", "n3", "n4")...)
+	to, last := prepares(out, "s")
+	if len(to) < 2 || !slices.Equal(to[:2], []kevlard.NodeID{"n1", "n2"}) || last.Source != "n3" {
+		t.Errorf("prepared %v, the last with source %q", to, last.Source)
+	}
+}
+
+func TestKeeperSendsItsCopy(t *testing.T) {
+	r := newRig(t, nil, "n1", "n2")
+	key := kevlard.StageKey{Model: model.ID, Layers: kevlard.Layers{Lo: 0, Hi: 1}}
+	fence := kevlard.Fence{Epoch: 1, Term: 1}
+	tokens := []kevlard.Token{1, 2, 3, 4, 5}
+	r.say("n1", protocol.Offer{
+		Session: "s", Fence: fence, Owner: "n1", OwnerBoot: "n1.1", Stage: key, Class: "c", CellBytes: 8, Tokens: tokens, Positions: 9,
+	})
+	r.step(RowsArrived{From: "n1", Piece: 1, Rows: protocol.Rows{
+		Session: "s", Fence: fence, Stage: key, Class: "c", CellBytes: 8, Tokens: tokens[:4], Sums: make([]uint64, 4),
+	}, Intact: true})
+	r.step(RowsStored{1})
+	r.say("n2", protocol.Fetch{Session: "s", Fence: fence, Stage: key, Class: "c", From: 1, Tokens: tokens})
+	x := effectsOf[SendStored](r.out)
+	if a := sent[protocol.Fetched](r.out)["n2"]; len(a) != 1 || a[0].Through != 4 || len(x) != 1 || x[0].To != "n2" || x[0].Rows.Pos != 1 || x[0].Rows.End() != 4 {
+		t.Fatalf("answers %+v, sends %+v", a, x)
+	}
+	r.step(StoredSent{x[0].ID})
+	if kv := r.m.Snapshot(r.now).KV; kv.Pins != 0 {
+		t.Errorf("%d pins are left", kv.Pins)
 	}
 }

@@ -53,7 +53,7 @@ func (m Prepare) check() error {
 	if bad := m.Sampling.Check(); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	return errors.Join(err, checkLength("standby", m.Standby), checkLength("salt", m.Salt))
+	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkLength("salt", m.Salt))
 }
 
 func (m Prepared) check() error {
@@ -142,4 +142,13 @@ func (r Rows) check() error {
 	return errors.Join(checkSession(r.Session, r.Fence, r.Stage.Layers.Lo), checkStage(r.Stage), checkID("class", r.Class),
 		checkRange("cell bytes", r.CellBytes, 1, MaxCell), checkRange("tokens", len(r.Tokens), 1, MaxRowsTokens),
 		checkRange("pos", r.Pos, 0, MaxTokens-len(r.Tokens)), checkRange("sums", len(r.Sums), len(r.Tokens), len(r.Tokens)))
+}
+
+func (m Fetch) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkID("class", m.Class),
+		checkLength("salt", m.Salt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("from", m.From, 0, len(m.Tokens)))
+}
+
+func (m Fetched) check() error {
+	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkRange("through", m.Through, 0, MaxTokens))
 }

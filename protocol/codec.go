@@ -92,6 +92,10 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Stored](c, body)
 	case kindStandbyLost:
 		return decode[StandbyLost](c, body)
+	case kindFetch:
+		return decode[Fetch](c, body)
+	case kindFetched:
+		return decode[Fetched](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

@@ -47,6 +47,8 @@ const (
 	kindOffer
 	kindStored
 	kindStandbyLost
+	kindFetch
+	kindFetched
 )
 
 // Prepare asks a stage to fence all older terms of a session, to reserve room
@@ -66,6 +68,7 @@ type Prepare struct {
 	Recovery  bool              `cbor:"11,keyasint,omitempty"` // replays go before new prefills
 	Credit    int               `cbor:"12,keyasint"`           // rows the owner may have under way at once
 	Standby   kevlard.NodeID    `cbor:"13,keyasint,omitempty"` // gets a copy of the stage's KV; empty: nobody
+	Source    kevlard.NodeID    `cbor:"15,keyasint,omitempty"` // has a copy that this node lacks; empty: nobody
 	Salt      string            `cbor:"14,keyasint,omitempty"` // KV is shared only under equal salts
 }
 
@@ -219,6 +222,28 @@ type StandbyLost struct {
 	Standby kevlard.NodeID    `cbor:"4,keyasint"`
 	Cause   string            `cbor:"5,keyasint"` // refused, slow, unreachable
 }
+
+// Fetch asks the keeper of a copy for its rows from position From on.
+type Fetch struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Stage   kevlard.StageKey  `cbor:"3,keyasint"`
+	Class   string            `cbor:"4,keyasint"`
+	Salt    string            `cbor:"5,keyasint,omitempty"`
+	From    kevlard.Pos       `cbor:"6,keyasint"`
+	Tokens  []kevlard.Token   `cbor:"7,keyasint"`
+}
+
+// Fetched answers Fetch: rows up to position Through are on their way.
+type Fetched struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Fence   kevlard.Fence     `cbor:"2,keyasint"`
+	Stage   kevlard.StageKey  `cbor:"3,keyasint"`
+	Through kevlard.Pos       `cbor:"4,keyasint"`
+}
+
+func (Fetch) kind() kind   { return kindFetch }
+func (Fetched) kind() kind { return kindFetched }
 
 func (Replicate) kind() kind   { return kindReplicate }
 func (Offer) kind() kind       { return kindOffer }

@@ -15,7 +15,7 @@ func prepared(t *testing.T, m *Machine, now kevlard.Instant) []Effect {
 	if !m.WantsRoute(now) {
 		t.Fatalf("at %v the session is %s and wants no route", now, m.State())
 	}
-	out := m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "n2", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}, "c", nil, nil)
+	out := m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "n2", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}, "c", nil, nil, nil)
 	for lo, n := range map[int]kevlard.NodeID{0: "n1", 2: "n2"} {
 		out = m.Prepared(now, n, protocol.Prepared{Session: "s", Fence: m.Fence(), Lo: lo}, out)
 	}
@@ -30,7 +30,7 @@ func newSession(prompt int) *Machine {
 // fine; with another next hop it would be chosen again.
 func TestLinkRefusalBlamesTheEdge(t *testing.T) {
 	m := newSession(5)
-	m.SetRoute(0, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "n2", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}, "c", nil, nil)
+	m.SetRoute(0, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "n2", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}, "c", nil, nil, nil)
 	m.Prepared(1, "n1", protocol.Prepared{Session: "s", Fence: m.Fence(), Lo: 0, Refusal: protocol.RefusedLink}, nil)
 	if m.State() != Routing || !m.AvoidsEdge(2, "n1", "n2") {
 		t.Errorf("%s, edge avoided %v: want another route", m.State(), m.AvoidsEdge(2, "n1", "n2"))
@@ -47,7 +47,7 @@ func TestRefusersAreAvoidedLongerThanThePause(t *testing.T) {
 	now := kevlard.Instant(0)
 	for try := range 12 {
 		m.Hurry(now)
-		m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 4}}}, "c", nil, nil)
+		m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 4}}}, "c", nil, nil, nil)
 		m.Prepared(now, "n1", protocol.Prepared{Session: "s", Fence: m.Fence(), Lo: 0, Refusal: protocol.RefusedCapacity}, nil)
 		if m.State() == Done {
 			return

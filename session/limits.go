@@ -77,3 +77,6 @@ const maxBarren = 16
 // maxStrikes is how many engines a session may have killed before it counts as
 // poisoned: once in a batch with others, once alone.
 const maxStrikes = 2
+
+// loadPosition is what a stage may take to load one position of a copy.
+const loadPosition = time.Millisecond

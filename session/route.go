@@ -73,16 +73,19 @@ func (m *Machine) Previous() kevlard.Route {
 }
 
 // SetRoute raises the term and prepares every stage of r at once. standbys has one
-// node for each hop, "" for none; nil is none at all.
-func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys []kevlard.NodeID, out []Effect) []Effect {
+// node for each hop, "" for none; nil is none at all. sources likewise says who has a
+// copy that the hop's own node lacks.
+func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys, sources []kevlard.NodeID, out []Effect) []Effect {
 	// At the old fence: who is left now may get a part under the new one.
 	out = m.closeHops(m.old, r, out)
 	m.fence.Term++
-	m.route, m.old, m.class = r, nil, class
+	before, copies, marks := m.copied, m.standbys, m.marks
+	m.route, m.copied, m.old, m.class = r, r, nil, class
 	if standbys == nil {
 		standbys = make([]kevlard.NodeID, len(r))
 	}
 	m.standbys, m.marks = standbys, make([]kevlard.Pos, len(r))
+	m.keepMarks(before, copies, marks)
 	m.have = make([]int, len(r))
 	m.started = false
 	for i, h := range r {
@@ -93,13 +96,18 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
 			Standby: standbys[i], Salt: m.salt(),
 		}
+		if sources != nil {
+			p.Source = sources[i]
+		}
 		if !p.Last {
 			p.Next = r[i+1].Node
 		}
 		out = append(out, Send{h.Node, p})
 	}
-	// A stage answers at the end of its running batch, which a slow one takes long for.
-	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace))
+	// A stage answers at the end of its running batch, which a slow one takes long for,
+	// and when it has loaded the copy that it may have.
+	load := time.Duration(len(m.tokens)) * loadPosition
+	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
 	return out
 }
 

@@ -108,7 +108,8 @@ type Machine struct {
 	have  []int  // per hop, -1 until its prepare is answered
 	old   kevlard.Route
 
-	standbys  []kevlard.NodeID // per hop of the route used last; "" is none
+	copied    kevlard.Route    // the route that was set last: standbys and marks are of its hops
+	standbys  []kevlard.NodeID // per hop; "" is none
 	marks     []kevlard.Pos    // per hop: what its standby has acknowledged, as told last
 	standbyAt kevlard.Instant  // when a missing standby is looked for again
 	unfit     map[kevlard.NodeID]kevlard.Instant

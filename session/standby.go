@@ -1,6 +1,7 @@
 package session
 
 import (
+	"strings"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -15,17 +16,21 @@ func (m *Machine) salt() string {
 	return "session:" + string(m.id)
 }
 
-// Standbys returns the standby of each hop of the route used last; "" is none.
+// CopiedRoute returns the route that was set last; Standbys and Marks are of its
+// hops, also when it is no longer in use.
+func (m *Machine) CopiedRoute() kevlard.Route { return m.copied }
+
+// Standbys returns the standby of each hop of CopiedRoute; "" is none.
 func (m *Machine) Standbys() []kevlard.NodeID { return m.standbys }
 
-// Marks returns, for each hop of the route used last, how many leading positions
+// Marks returns, for each hop of CopiedRoute, how many leading positions
 // its standby has acknowledged.
 func (m *Machine) Marks() []kevlard.Pos { return m.marks }
 
 // Copied returns how many leading positions a node is known to have as the standby
-// of a stage of the route used last.
+// of a stage of CopiedRoute.
 func (m *Machine) Copied(n kevlard.NodeID, l kevlard.Layers) kevlard.Pos {
-	for i, h := range m.Previous() {
+	for i, h := range m.copied {
 		if h.Layers == l && i < len(m.standbys) && m.standbys[i] == n {
 			return m.marks[i]
 		}
@@ -50,6 +55,17 @@ func (m *Machine) WantsStandby(now kevlard.Instant) int {
 	return -1
 }
 
+// keepMarks carries over what is known of the copies whose hop and standby stay.
+func (m *Machine) keepMarks(before kevlard.Route, standbys []kevlard.NodeID, marks []kevlard.Pos) {
+	for i, h := range m.route {
+		for j, old := range before {
+			if old == h && j < len(standbys) && standbys[j] == m.standbys[i] {
+				m.marks[i] = marks[j]
+			}
+		}
+	}
+}
+
 // SetStandby gives a hop its standby. With none the session asks again later.
 func (m *Machine) SetStandby(now kevlard.Instant, hop int, n kevlard.NodeID, out []Effect) []Effect {
 	if n == "" {
@@ -71,7 +87,9 @@ func (m *Machine) StandbyLost(now kevlard.Instant, from kevlard.NodeID, l protoc
 		return out
 	}
 	m.standbys[i], m.marks[i] = "", 0
-	m.shun(now, l.Standby)
+	if !strings.HasPrefix(l.Cause, "unreachable") { // whether it can be reached the node knows better
+		m.shun(now, l.Standby)
+	}
 	return append(out, Note{Type: "standby-lost", Node: l.Standby, Cause: l.Cause})
 }
 
@@ -85,8 +103,8 @@ func (m *Machine) shun(now kevlard.Instant, n kevlard.NodeID) {
 
 // closeCopies ends the session at its standbys.
 func (m *Machine) closeCopies(out []Effect) []Effect {
-	for i, h := range m.Previous() {
-		if i >= len(m.standbys) || m.standbys[i] == "" || contains(m.Previous(), kevlard.Hop{Node: m.standbys[i], Layers: h.Layers}) {
+	for i, h := range m.copied {
+		if i >= len(m.standbys) || m.standbys[i] == "" || contains(m.copied, kevlard.Hop{Node: m.standbys[i], Layers: h.Layers}) {
 			continue
 		}
 		out = append(out, Send{m.standbys[i], protocol.Close{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo}})

@@ -135,7 +135,7 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		if !m.WantsRoute(now) {
 			t.Fatalf("at %v: a route for a session that wants none", now)
 		}
-		return m.SetRoute(now, r, "c", nil, nil)
+		return m.SetRoute(now, r, "c", nil, nil, nil)
 	case "noroute":
 		return m.NoRoute(now, []kevlard.Layers{{Lo: 2, Hi: 4}}, nil)
 	case "blamed": // there is a route, but only over blamed nodes

@@ -19,7 +19,6 @@ type transfer struct {
 	// Of a load: the copy, and the prepare that is answered at its end.
 	load   bool
 	pinned index.Pinned
-	owner  kevlard.NodeID
 	msg    protocol.Prepare
 }
 
@@ -49,20 +48,20 @@ func (m *Machine) begin(now kevlard.Instant, t *transfer) uint64 {
 }
 
 // fill starts to load what this node has of a copy of the session beyond what its
-// cells hold. The prepare is answered when that is done: what a stage says it holds
+// cells hold, and answers the prepare when that is done: what a stage says it holds
 // is in its cells, checked. The last known token is always computed again, so its
 // position is not needed.
-func (m *Machine) fill(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) (bool, []Effect) {
+func (m *Machine) fill(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) []Effect {
 	if m.cfg.Copies == nil || m.cellBytes == 0 {
-		return false, out
+		return m.answer(now, s, p, out)
 	}
 	pinned := m.cfg.Copies.Pin(m.cfg.Key, m.class, p.Salt, p.Session, p.Tokens[:len(p.Tokens)-1], s.held)
 	if pinned.N <= s.held {
-		return false, out
+		return m.answer(now, s, p, out)
 	}
-	t := &transfer{slot: s, from: s.held, to: pinned.N, load: true, pinned: pinned, owner: s.owner, msg: p}
+	t := &transfer{slot: s, from: s.held, to: pinned.N, load: true, pinned: pinned, msg: p}
 	s.load = t
-	return true, append(out, Load{m.engine, m.begin(now, t), s.id, s.held, s.cells.cell + s.held, pinned.Runs})
+	return append(out, Load{m.engine, m.begin(now, t), s.id, s.held, s.cells.cell + s.held, pinned.Runs})
 }
 
 // Loaded ends a load: n positions were checked and written.
@@ -89,8 +88,7 @@ func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged 
 	if m.warm[s.id] == s { // more may have come meanwhile
 		return m.Warm(now, s.id, out)
 	}
-	out = append(out, Reply{t.owner, m.prepared(s)})
-	return m.schedule(now, m.assign(now, s, t.msg.Standby, out))
+	return m.schedule(now, m.answer(now, s, t.msg, out))
 }
 
 // Exported ends the reading of cells for a standby; the rows are on their way.
@@ -189,7 +187,7 @@ func (m *Machine) assign(now kevlard.Instant, s *slot, to kevlard.NodeID, out []
 // Replicate takes the owner's word on who the standby is.
 func (m *Machine) Replicate(now kevlard.Instant, from kevlard.NodeID, r protocol.Replicate, out []Effect) []Effect {
 	s := m.slots[r.Session]
-	if s == nil || s.owner != from || s.fence != r.Fence || s.parked != nil || s.load != nil {
+	if s == nil || s.owner != from || s.fence != r.Fence || s.unanswered() {
 		return out // a prepare names the standby anew
 	}
 	return m.assign(now, s, r.Standby, out)
@@ -235,7 +233,7 @@ func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect
 	if s.standby.Overdue(now, policy) {
 		return m.standbyLost(s, "slow", out)
 	}
-	if s.export != nil || s.load != nil || s.parked != nil {
+	if s.export != nil || s.unanswered() {
 		return out
 	}
 	from, to := s.standby.Next(now, policy)

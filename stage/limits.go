@@ -27,6 +27,9 @@ type Timing struct {
 	// SlowStandby is how long a standby may acknowledge nothing before it is given
 	// up. Default 2 s.
 	SlowStandby time.Duration
+	// Fetch is how long the holder of a copy may send nothing before the rest is
+	// computed. Default 300 ms.
+	Fetch time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -44,6 +47,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Calm, 60*time.Second)
 	set(&t.Replicate, 50*time.Millisecond)
 	set(&t.SlowStandby, 2*time.Second)
+	set(&t.Fetch, 300*time.Millisecond)
 	return t
 }
 

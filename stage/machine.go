@@ -118,7 +118,11 @@ type slot struct {
 	standby   index.Stream
 	export    *transfer // of its cells to the standby
 	load      *transfer // of a copy into its cells; its prepare is not answered yet
+	fetch     *fetching // of a copy from another node; the same
 }
+
+// unanswered reports whether the session's last prepare is not answered yet.
+func (s *slot) unanswered() bool { return s.parked != nil || s.load != nil || s.fetch != nil }
 
 // busy reports whether the session's cells are being read or written.
 func (s *slot) busy() bool { return s.inBatch || s.export != nil || s.load != nil }
@@ -203,6 +207,9 @@ func (m *Machine) Deadline() kevlard.Instant {
 	policy := m.policy()
 	for _, s := range m.slots {
 		at = min(at, s.lease)
+		if s.fetch != nil {
+			at = min(at, s.fetch.until)
+		}
 		if !s.busy() || s.inBatch && s.parked == nil && s.export == nil {
 			at = min(at, s.standby.Deadline(policy))
 		}
@@ -227,6 +234,7 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	out = m.overdueTransfers(now, out)
 	out = m.Expire(now, out)
 	for _, s := range m.sorted() {
+		out = m.overdueFetch(now, s, out)
 		out = m.replicate(now, s, out)
 	}
 	return out
@@ -262,6 +270,9 @@ func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 	}
 	for _, s := range m.slots {
 		s.standby.Forgive(late)
+		if s.fetch != nil {
+			s.fetch.until = max(s.fetch.until.Add(late), now.Add(kevlard.LateGrace))
+		}
 	}
 }
 
@@ -311,7 +322,7 @@ func (m *Machine) Renew(now kevlard.Instant, from kevlard.NodeID, ids []kevlard.
 // Probe answers how far the stage is with a session.
 func (m *Machine) Probe(p protocol.Probe) protocol.Probed {
 	a := protocol.Probed{Session: p.Session, Fence: p.Fence, Lo: p.Lo, Round: p.Round, Stalled: m.state == topology.Stalled}
-	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && s.parked == nil && s.load == nil {
+	if s := m.slots[p.Session]; s != nil && s.fence == p.Fence && !s.unanswered() {
 		a.Known = true
 		if s.started { // what is held from older terms is not progress of this one
 			a.Received, a.Done = len(s.tokens), s.held

@@ -23,8 +23,8 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 			m.counters.Fenced++
 			return refuse(protocol.RefusedStale, fmt.Sprintf("at fence %v of owner %s", s.fence, s.owner))
 		}
-		if order == 0 && s.parked == nil && s.load != nil {
-			return out // asked again: answered when the copy is loaded
+		if order == 0 && s.parked == nil && s.unanswered() {
+			return out // asked again: answered when the copy is there
 		}
 		if order == 0 && s.parked == nil {
 			return append(out, Reply{from, m.prepared(s)}) // asked again: same answer
@@ -87,11 +87,16 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	// KV is held under its tokens, never by position alone.
 	s.held = commonPrefix(s.tokens[:s.held], p.Tokens)
 	s.tokens = s.tokens[:s.held:s.held]
-	if loads, out := m.fill(now, s, p, out); loads {
+	s.fetch = nil
+	if fetches, out := m.askFor(now, s, p, out); fetches {
 		return m.schedule(now, out)
 	}
-	out = append(out, Reply{from, m.prepared(s)})
-	return m.schedule(now, m.assign(now, s, p.Standby, out))
+	return m.schedule(now, m.fill(now, s, p, out))
+}
+
+// answer ends a prepare.
+func (m *Machine) answer(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) []Effect {
+	return m.assign(now, s, p.Standby, append(out, Reply{s.owner, m.prepared(s)}))
 }
 
 func (m *Machine) prepared(s *slot) protocol.Prepared {
@@ -129,7 +134,7 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 		return out
 	case order > 0:
 		return m.refuse(from, it, protocol.RefusedUnknown, out)
-	case s.parked != nil || s.load != nil: // of a prepare that was never answered
+	case s.unanswered(): // of a prepare that was never answered
 		return m.refuse(s.owner, it, protocol.RefusedUnknown, out)
 	}
 	if why := m.accepts(s, it); why != "" {

@@ -122,7 +122,8 @@ func (h *host) load(e node.Load) {
 				}
 				end()
 				found := h.memory.read(e.Stage, e.From)
-				w.judge.loaded(h, e, found)
+				w.judge.found(h, e.Session, e.Stage, e.Pos, found)
+				w.judge.stats.Loaded += n
 				if w.plant == UnpinEarly {
 					return
 				}
@@ -178,6 +179,35 @@ func (h *host) storeRows(e node.StoreRows) {
 			if w.plant != AckEarly {
 				h.deliver(life, node.RowsStored{Piece: e.Piece})
 			}
+		})
+	})
+}
+
+// sendStored sends stored rows, with the checksums that they were stored with, a
+// while after it was asked to.
+func (h *host) sendStored(e node.SendStored) {
+	w := h.w
+	life, n := h.life, length(e.From)
+	if n != len(e.Rows.Tokens) {
+		w.judge.fail("%s sends %d positions from %v", h.id, len(e.Rows.Tokens), e.From)
+		return
+	}
+	h.sending++
+	w.after(w.copyBetween(20*time.Microsecond, 3*time.Millisecond), func() {
+		h.whenAwake(life, func() {
+			h.sending--
+			found := h.memory.read(e.Stage, e.From)
+			w.judge.found(h, e.Rows.Session, e.Stage, e.Rows.Pos, found)
+			r := rows{e.Rows, make([]byte, n*e.Rows.CellBytes)}
+			r.header.Sums = make([]uint64, n)
+			for i, s := range found {
+				r.header.Sums[i] = s.sum
+				for at := 0; at < len(s.values); at += 8 {
+					copy(r.body[n*at+8*i:], s.values[at:at+8])
+				}
+			}
+			w.sendRows(w.laneOf(h, w.byID[e.To]), r)
+			h.deliver(life, node.StoredSent{ID: e.ID})
 		})
 	})
 }

@@ -35,6 +35,7 @@ type host struct {
 	memory  *memory // of copies
 	pieces  map[uint64]*piece
 	pieceID uint64
+	sending int      // stored pieces that are being read
 	stopped []func() // what its threads go on with when it thaws
 	record  record
 	seen    map[kevlard.NodeID]*member
@@ -52,6 +53,7 @@ func (h *host) start() {
 	h.frozen, h.inbox, h.wakeAt = false, nil, kevlard.Never
 	h.engines = map[kevlard.StageKey]*engine{}
 	h.memory, h.pieces, h.stopped = newMemory(h.kv.BlockTokens), map[uint64]*piece{}, nil
+	h.sending = 0
 	h.seen = map[kevlard.NodeID]*member{}
 	h.record = record{boot: h.boot}
 	h.thawed = w.now
@@ -229,6 +231,8 @@ func (h *host) apply(e node.Effect) {
 		h.export(e)
 	case node.Load:
 		h.load(e)
+	case node.SendStored:
+		h.sendStored(e)
 	case node.StoreRows:
 		h.storeRows(e)
 	case node.DropRows:

@@ -121,6 +121,8 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 					j.prepares(c, e, m)
 					c.fence = m.Fence
 				}
+			case protocol.Fetch: // it takes the place of an offer
+				delete(j.copies.marks, copyID{h.index, h.life, sessionStage{m.Session, m.Stage.Layers}})
 			case protocol.Stored:
 				j.stored(h, ev, m)
 			case protocol.Prepared:

@@ -81,24 +81,23 @@ func (j *judge) overlap(en *engine, b node.RunBatch, t transfer) {
 	}
 }
 
-// loaded judges what a load found in block memory: the session's own KV, as far as
-// it is intact, and damage only where a fault was.
-func (j *judge) loaded(h *host, e node.Load, found []stored) {
-	want := j.sumsOf(e.Session, e.Stage.Layers)
-	for i, s := range found {
-		pos := e.Pos + i
+// found judges what is read of block memory: the session's own KV, as far as it is
+// intact, and damage only where a fault was.
+func (j *judge) found(h *host, id kevlard.SessionID, stage kevlard.StageKey, pos kevlard.Pos, found []stored) {
+	want := j.sumsOf(id, stage.Layers)
+	for _, s := range found {
 		switch {
 		case !s.intact():
 			if !s.rotten {
-				j.fail("%s loads position %d of %s from a place that holds nothing", h.id, pos, e.Session)
+				j.fail("%s reads position %d of %s where nothing is", h.id, pos, id)
 			}
 			j.stats.Rotten++
 			return
 		case pos >= len(want) || s.sum != want[pos]:
-			j.fail("%s loads position %d of %s, and the KV there is not that of its tokens", h.id, pos, e.Session)
+			j.fail("%s reads position %d of %s, and the KV there is not that of its tokens", h.id, pos, id)
 			return
 		}
-		j.stats.Loaded++
+		pos++
 	}
 }
 
@@ -187,6 +186,9 @@ func (j *judge) starts(c *client, pos kevlard.Pos) {
 func (j *judge) copiesEnded(h *host, s node.Snapshot) {
 	if kv := s.KV; kv.Copies != 0 || kv.Pins != 0 || kv.Transfers != 0 || kv.Bytes != kv.CachedBytes {
 		j.fail("%s still keeps %d copies, %d pins, %d transfers, %d bytes of which %d are cached", h.id, kv.Copies, kv.Pins, kv.Transfers, kv.Bytes, kv.CachedBytes)
+	}
+	if h.sending > 0 {
+		j.fail("%s is still reading %d stored pieces", h.id, h.sending)
 	}
 	if len(h.pieces) > 0 {
 		j.fail("%s has %d pieces that were neither stored nor dropped", h.id, len(h.pieces))

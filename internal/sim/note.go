@@ -49,6 +49,8 @@ func (w *world) noteEvent(h *host, ev node.Event) {
 		w.foldText(string(ev.From) + string(ev.Rows.Session))
 	case node.RowsStored:
 		w.fold(12, ev.Piece)
+	case node.StoredSent:
+		w.fold(14, ev.ID)
 	case node.RowsUnsent:
 		w.fold(13)
 		w.foldText(string(ev.To) + string(ev.Session))
@@ -136,6 +138,9 @@ func (w *world) noteEffect(h *host, e node.Effect) {
 	case node.Load:
 		w.fold(28, e.ID, uint64(e.Cell), uint64(length(e.From)))
 		w.say(h.id, ">load", "%d: %s %v [%d,+%d) cell %d from %v", e.ID, e.Session, e.Stage.Layers, e.Pos, length(e.From), e.Cell, e.From)
+	case node.SendStored:
+		w.fold(30, e.ID, uint64(e.Rows.Pos), uint64(len(e.Rows.Tokens)))
+		w.say(h.id, ">resend", "%d to %s: %s %v %v [%d,%d)", e.ID, e.To, e.Rows.Session, e.Rows.Fence, e.Stage.Layers, e.Rows.Pos, e.Rows.End())
 	case node.StoreRows:
 		w.fold(29, e.Piece)
 		w.say(h.id, ">store", "%d to %v", e.Piece, e.To)

@@ -31,3 +31,12 @@ func (x *Index) Copy(stage kevlard.StageKey, id kevlard.SessionID) (Copy, bool) 
 	}
 	return Copy{c.salt, c.positions, c.tokens[:c.stored:c.stored]}, true
 }
+
+// CellBytes returns the bytes of one position at a stage of which something is
+// held, else 0.
+func (x *Index) CellBytes(stage kevlard.StageKey) int {
+	if p := x.pools[stage]; p != nil {
+		return p.cellBytes
+	}
+	return 0
+}

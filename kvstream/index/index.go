@@ -74,6 +74,8 @@ type Index struct {
 	tombs    tombs
 	due      kevlard.Instant // no lease ends before
 	used     int64           // bytes of the slots that are not free
+	cached   int64           // bytes of the blocks in cache
+	pins     int             // of all blocks
 	gone     []Gone
 	cache    list // blocks that only their names hold, least recently used first
 	counters Counters
@@ -138,19 +140,7 @@ type Usage struct {
 
 // Usage counts what is held.
 func (x *Index) Usage() Usage {
-	u := Usage{Copies: len(x.copies), Bytes: x.used}
-	for _, p := range x.pools {
-		for _, b := range p.slots {
-			if b == nil {
-				continue
-			}
-			u.Pins += b.pins
-			if b.idle() {
-				u.CachedBytes += p.blockBytes
-			}
-		}
-	}
-	return u
+	return Usage{Copies: len(x.copies), Bytes: x.used, CachedBytes: x.cached, Pins: x.pins}
 }
 
 // Offer takes a stage's wish to have a copy kept here, and says how much of it is

@@ -69,7 +69,7 @@ func (x *Index) evict() bool {
 		return false
 	}
 	x.counters.Evicted++
-	x.cache.remove(b)
+	x.uncache(b)
 	x.free(b)
 	return true
 }
@@ -93,9 +93,17 @@ func (x *Index) settlePool(p *pool) {
 	}
 }
 
+// uncache takes an idle block that is about to be used or freed out of the cache.
+func (x *Index) uncache(b *block) {
+	if b.linked {
+		x.cached -= b.pool.blockBytes
+		x.cache.remove(b)
+	}
+}
+
 func (x *Index) use(b *block) {
 	if b.idle() {
-		x.cache.remove(b)
+		x.uncache(b)
 	}
 	b.refs++
 }
@@ -107,13 +115,15 @@ func (x *Index) unuse(b *block) {
 
 func (x *Index) pin(b *block) {
 	if b.idle() {
-		x.cache.remove(b)
+		x.uncache(b)
 	}
 	b.pins++
+	x.pins++
 }
 
 func (x *Index) unpin(b *block) {
 	b.pins--
+	x.pins--
 	x.settle(b)
 }
 
@@ -124,6 +134,7 @@ func (x *Index) settle(b *block) {
 	case !b.idle():
 	case b.named() && b.pool.names[b.name] == b && x.used <= x.cfg.Bytes:
 		x.cache.push(b)
+		x.cached += b.pool.blockBytes
 	default:
 		x.free(b)
 	}
@@ -170,9 +181,6 @@ func (l *list) push(b *block) {
 }
 
 func (l *list) remove(b *block) {
-	if !b.linked {
-		return
-	}
 	if b.prev != nil {
 		b.prev.next = b.next
 	} else {

@@ -1,0 +1,92 @@
+package stage
+
+import (
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard/protocol"
+)
+
+// asking prepares a session of 40 tokens whose copy is at a keeper.
+func asking(t *testing.T) *bench {
+	t.Helper()
+	b := newBench(t, false, Limits{})
+	p := b.ask("s", 2, 40)
+	p.Salt, p.Source = "x", "keeper"
+	b.prepare(p)
+	f, to := replies[protocol.Fetch](b)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 0 || len(f) != 1 || to[0] != "keeper" || f[0].From != 0 {
+		t.Fatalf("effects %+v, want a fetch and no answer", b.out)
+	}
+	return b
+}
+
+// come stores n positions that the keeper sent.
+func (b *bench) come(n int) {
+	b.Helper()
+	x := b.m.cfg.Copies
+	if runs, _ := x.Arrived(b.now, "keeper", 1, protocol.Rows{
+		Session: "s", Fence: fence(2), Stage: b.m.Key(), Class: "toy", CellBytes: cellBytes, Tokens: tokens(n), Sums: make([]uint64, n),
+	}, true); runs == nil {
+		b.Fatal("the rows have no place")
+	}
+	x.Stored(b.now, 1)
+	b.out = b.m.Grown(b.now, "s", nil)
+}
+
+func (b *bench) loads(n int) {
+	b.Helper()
+	l := only[Load](b)
+	if len(l) != 1 {
+		b.Fatalf("effects %+v, want a load", b.out)
+	}
+	b.out = b.m.Loaded(b.now, 1, l[0].ID, n, false, nil)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != n {
+		b.Errorf("answers %+v, want %d", a, n)
+	}
+}
+
+func TestFetchThenLoad(t *testing.T) {
+	b := asking(t)
+	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 30}, nil)
+	if len(only[Load](b)) != 0 {
+		t.Fatal("loads before anything came")
+	}
+	b.come(30)
+	b.loads(30)
+}
+
+func TestRowsBeforeTheWord(t *testing.T) {
+	b := asking(t)
+	b.come(30)
+	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 30}, nil)
+	b.loads(30)
+}
+
+func TestSilentKeeperIsNotWaitedFor(t *testing.T) {
+	b := asking(t)
+	b.come(7)
+	b.pass(time.Second)
+	b.out = b.m.Wake(b.now, 0, nil)
+	b.loads(7)
+}
+
+func TestKeeperThatHasNothing(t *testing.T) {
+	b := asking(t)
+	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 0}, nil)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 0 {
+		t.Errorf("answers %+v", a)
+	}
+}
+
+func TestNewerTermWhileFetching(t *testing.T) {
+	b := asking(t)
+	b.prepare(b.ask("s", 3, 40))
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Fence != fence(3) {
+		t.Errorf("answers %+v, want one for term 3", a)
+	}
+	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 0}, nil)
+	if len(b.out) != 0 {
+		t.Errorf("an old answer does %+v", b.out)
+	}
+}

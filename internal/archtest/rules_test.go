@@ -50,7 +50,7 @@ func imports() map[string][]string {
 		"internal/devmesh/load": {},
 		"internal/docrun":       {},
 		"internal/lifecycle":    {},
-		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
+		"internal/sim":          {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},
 	}
 }

@@ -29,6 +29,9 @@ type client struct {
 	err       *kevlard.Failure
 	failovers []kevlard.Failover
 	fence     kevlard.Fence // the newest that the owner prepared
+
+	next, running map[kevlard.Layers]kevlard.NodeID // the route prepared last, and the one started last
+	known         int                               // tokens, when it was prepared
 }
 
 // submits plans the run's sessions.
@@ -90,6 +93,7 @@ func (w *world) request(poison bool) node.Request {
 		}
 		r.Prompt = append(r.Prompt, t%kevlard.Token(w.model.Vocab))
 	}
+	w.share(&r)
 	if poison {
 		r.Prompt[w.rng.IntN(n)] = kevlard.Token(w.model.Vocab)
 	}
@@ -106,6 +110,17 @@ func (w *world) request(poison bool) node.Request {
 		r.Sampling.Logprobs, r.Sampling.TopLogprobs = true, n/3%(kevlard.MaxTopLogprobs+1)
 	}
 	return r
+}
+
+// share lets some prompts begin like others and share their KV.
+func (w *world) share(r *node.Request) {
+	if !w.sc.Shared || w.copyRNG.IntN(3) == 0 {
+		return
+	}
+	r.Salt = "tenant"
+	for i := range min(len(r.Prompt), 1+w.copyRNG.IntN(200)) {
+		r.Prompt[i] = kevlard.Token((i*i + 3) % w.model.Vocab)
+	}
 }
 
 // expect computes the fault-free answer.

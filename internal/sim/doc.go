@@ -14,4 +14,11 @@
 // that take time per row, exit, freeze and slow down. The ring is told of
 // deaths after seconds and of records after fractions of one, each node at its
 // own time, so views differ.
+//
+// Copies of KV cross connections of their own, which have a bandwidth and break by
+// themselves; cells are read and written a while after they are asked for, while
+// batches run; block memory holds nothing until a piece is stored, dies with the
+// daemon and outlives the engine. Bits flip on the way and at rest. What a position
+// must hold follows from the tokens of its session, so every acknowledgement and
+// every load is compared with an independent recomputation.
 package sim

@@ -24,6 +24,9 @@ type engine struct {
 	result func() // a finished batch that waits for a thaw
 	doomed bool   // the batch will kill it
 	early  bool   // a planted bug has already answered for the batch
+
+	transfers map[*transfer]bool // of KV, under way
+	stopped   []func()           // ends of transfers that wait for a thaw
 }
 
 func (h *host) startEngine(e node.StartEngine) {
@@ -36,7 +39,7 @@ func (h *host) startEngine(e node.StartEngine) {
 		w.judge.fail("%v", err)
 		return
 	}
-	en := &engine{h: h, life: h.life, stage: e.Stage, run: e.Run, toy: toy, slow: 1}
+	en := &engine{h: h, life: h.life, stage: e.Stage, run: e.Run, toy: toy, slow: 1, transfers: map[*transfer]bool{}}
 	h.engines[e.Stage] = en
 	load := w.between(50*time.Millisecond, 500*time.Millisecond)
 	w.after(load/2, func() {
@@ -46,7 +49,7 @@ func (h *host) startEngine(e node.StartEngine) {
 	})
 	w.after(load, func() {
 		if !en.gone {
-			h.deliver(en.life, node.EngineReady{Stage: e.Stage, Run: e.Run, Class: "toy", Cells: h.cells, Width: w.toy().Width})
+			h.deliver(en.life, node.EngineReady{Stage: e.Stage, Run: e.Run, Class: "toy", Cells: h.cells, Width: w.toy().Width, CellBytes: toy.CellBytes()})
 		}
 	})
 }
@@ -70,6 +73,9 @@ func (h *host) runBatch(e node.RunBatch) {
 		})
 	}
 	en.busy, en.batch, en.early, en.doomed = true, e, false, false
+	for t := range en.transfers {
+		w.judge.overlap(en, e, *t)
+	}
 	rows := 0
 	for _, p := range e.Batch.Parts {
 		rows += len(p.Tokens)
@@ -129,10 +135,17 @@ func (en *engine) exit(poisonous bool, reason string) {
 func (en *engine) freeze() { en.frozen++ }
 
 func (en *engine) thaw() {
-	if en.frozen--; en.frozen == 0 && en.result != nil {
-		f := en.result
+	if en.frozen--; en.frozen > 0 {
+		return
+	}
+	if f := en.result; f != nil {
 		en.result = nil
 		f()
+	}
+	stopped := en.stopped
+	en.stopped = nil
+	for _, do := range stopped {
+		en.whenRunning(do)
 	}
 }
 

@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -73,6 +75,10 @@ func (w *world) strike(k Kind) {
 		w.after(w.long(), func() { h.deliver(life, node.Drain{Undo: true}) })
 	case Reset, Block, SlowLink:
 		w.strikeLink(k, h)
+	case BulkReset, BulkHole, SlowBulk, Corrupt:
+		w.strikeLane(k)
+	case Rot:
+		w.strikeMemory()
 	default:
 		w.strikeEngine(k, h)
 	}
@@ -113,6 +119,59 @@ func (w *world) strikeLink(k Kind, h *host) {
 			p.sides[s].minimum -= more
 			p.sides[1-s].mean -= more / 4
 		})
+	}
+}
+
+// strikeLane hits a connection that carries KV, if there is one.
+func (w *world) strikeLane(k Kind) {
+	var used []*lane
+	for _, a := range w.hosts {
+		for _, b := range w.hosts {
+			if a != b && w.laneOf(a, b).used {
+				used = append(used, w.laneOf(a, b))
+			}
+		}
+	}
+	if len(used) == 0 {
+		return
+	}
+	l := used[w.copyRNG.IntN(len(used))]
+	w.say(l.from.id, "lane", "%s to %s", k, l.to.id)
+	switch k {
+	case BulkReset:
+		w.breakLane(l)
+	case BulkHole:
+		w.hole(l)
+		w.after(w.long(), func() {
+			l.holes--
+			w.open(l)
+		})
+	case SlowBulk:
+		l.slow, l.slowUntil = 10+w.copyRNG.IntN(1000), w.now.Add(w.long())
+	case Corrupt:
+		l.corrupt++
+		w.after(w.long(), func() { l.corrupt-- })
+	}
+}
+
+// strikeMemory damages stored KV of some host, a position here and there.
+func (w *world) strikeMemory() {
+	for range 4 {
+		h := w.hosts[w.copyRNG.IntN(len(w.hosts))]
+		if h.m == nil {
+			continue
+		}
+		for _, a := range h.stages {
+			key := kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}
+			slots := slices.Sorted(maps.Keys(h.memory.slots[key]))
+			if len(slots) == 0 {
+				continue
+			}
+			s := h.memory.at(key, slots[w.copyRNG.IntN(len(slots))], w.copyRNG.IntN(h.kv.BlockTokens))
+			if s.values != nil {
+				h.memory.rot(key, s, w.copyRNG.IntN(8*len(s.values)))
+			}
+		}
 	}
 }
 
@@ -174,7 +233,10 @@ func (w *world) heal() {
 	}
 	for i := range w.hosts {
 		for j := i + 1; j < len(w.hosts); j++ {
-			w.connect(w.pairs[[2]int{i, j}])
+			p := w.pairs[[2]int{i, j}]
+			w.connect(p)
+			w.healLane(p.lanes[0])
+			w.healLane(p.lanes[1])
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/protocol"
 )
@@ -22,6 +23,7 @@ type host struct {
 	boot   kevlard.BootID
 	m      *node.Machine // nil: dead
 	frozen bool
+	kv     index.Config
 	cut    bool // isolated from everybody
 	inbox  []node.Event
 
@@ -30,6 +32,11 @@ type host struct {
 	spins   int
 	effects []node.Effect
 	engines map[kevlard.StageKey]*engine
+	memory  *memory // of copies
+	pieces  map[uint64]*piece
+	pieceID uint64
+	sending int      // stored pieces that are being read
+	stopped []func() // what its threads go on with when it thaws
 	record  record
 	seen    map[kevlard.NodeID]*member
 
@@ -42,9 +49,11 @@ func (h *host) start() {
 	w := h.w
 	h.life++
 	h.boot = kevlard.BootID(fmt.Sprintf("%s.%06d", h.id, h.life))
-	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits})
+	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits, KV: h.kv, Standbys: w.sc.Standbys})
 	h.frozen, h.inbox, h.wakeAt = false, nil, kevlard.Never
 	h.engines = map[kevlard.StageKey]*engine{}
+	h.memory, h.pieces, h.stopped = newMemory(h.kv.BlockTokens), map[uint64]*piece{}, nil
+	h.sending = 0
 	h.seen = map[kevlard.NodeID]*member{}
 	h.record = record{boot: h.boot}
 	h.thawed = w.now
@@ -72,6 +81,7 @@ func (h *host) kill() {
 	w := h.w
 	w.say(h.id, "kill", "%s", h.boot)
 	h.m, h.frozen, h.inbox, h.engines, h.seen = nil, false, nil, nil, nil
+	h.memory, h.pieces, h.stopped = nil, nil, nil
 	h.life++
 	h.diedAt = w.now
 	for _, o := range w.hosts {
@@ -81,6 +91,10 @@ func (h *host) kill() {
 				continue
 			}
 			w.disconnect(p, "reset")
+			w.breakLane(w.laneOf(o, h))
+			if w.copyRNG.IntN(2) == 0 { // else its kernel still sends what it had taken
+				w.breakLane(w.laneOf(h, o))
+			}
 		}
 	}
 	h.dies()
@@ -126,6 +140,11 @@ func (h *host) thaw() {
 	}
 	for _, ev := range inbox {
 		h.step(ev)
+	}
+	stopped := h.stopped
+	h.stopped = nil
+	for _, do := range stopped {
+		do()
 	}
 	h.step(node.Wake{})
 	h.returns()
@@ -208,6 +227,16 @@ func (h *host) apply(e node.Effect) {
 		h.runBatch(e)
 	case node.Publish:
 		h.publish(e)
+	case node.Export:
+		h.export(e)
+	case node.Load:
+		h.load(e)
+	case node.SendStored:
+		h.sendStored(e)
+	case node.StoreRows:
+		h.storeRows(e)
+	case node.DropRows:
+		h.dropRows(e)
 	case node.Emit, node.Finish, node.Report:
 	default:
 		w.judge.fail("effect of unknown type %T", e)

@@ -21,6 +21,7 @@ type judge struct {
 	deadSince  map[kevlard.SessionID]kevlard.Instant
 
 	poisonKills int
+	copies      copyJudge
 	stats       Stats
 }
 
@@ -37,12 +38,17 @@ type Stats struct {
 	Tokens, Failovers, Stale, Events            int
 	Errors                                      map[string]int
 	WorstGap                                    time.Duration
+
+	Moved, Copied, WentOn int // restarts on other nodes; of these with a copy, and those that used it
+	Recomputed, AfterCopy int // tokens computed again in all restarts on other nodes, and in those that went on
+	Loaded, Rotten        int // positions
+	Again, Refused        int // answers of standbys
 }
 
 func newJudge(w *world) *judge {
 	return &judge{
 		w: w, clients: map[kevlard.SessionID]*client{}, prepared: map[holding]kevlard.Fence{},
-		deadSince: map[kevlard.SessionID]kevlard.Instant{}, stats: Stats{Errors: map[string]int{}},
+		deadSince: map[kevlard.SessionID]kevlard.Instant{}, copies: newCopyJudge(), stats: Stats{Errors: map[string]int{}},
 	}
 }
 
@@ -112,8 +118,13 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 					if m.Fence.Compare(c.fence) < 0 {
 						j.fail("%s prepares %s at %v after %v", h.id, m.Session, m.Fence, c.fence)
 					}
+					j.prepares(c, e, m)
 					c.fence = m.Fence
 				}
+			case protocol.Fetch: // it takes the place of an offer
+				delete(j.copies.marks, copyID{h.index, h.life, sessionStage{m.Session, m.Stage.Layers}})
+			case protocol.Stored:
+				j.stored(h, ev, m)
 			case protocol.Prepared:
 				if m.Refusal == "" {
 					j.prepared[holding{h.index, m.Session, m.Lo}] = m.Fence
@@ -123,9 +134,14 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 			if len(e.Batch.Parts) == 0 {
 				j.fail("%s runs an empty batch", h.id)
 			}
+		case node.SendFrame:
+			for _, it := range e.Frame.Items {
+				if c := j.clients[it.Session]; c != nil && it.Start && it.Lo == 0 && c.owner == h && it.Fence == c.fence {
+					j.starts(c, it.Pos)
+				}
+			}
 		}
 	}
-	_ = ev
 }
 
 // token judges one streamed token.
@@ -238,6 +254,7 @@ func (j *judge) survey() {
 				j.fail("%s: %d cells free of %d", h.id, x.FreeCells, h.cells)
 			}
 		}
+		j.surveyCopies(h, s)
 		for _, x := range s.Sessions {
 			j.route(h, x)
 		}
@@ -286,6 +303,7 @@ func (j *judge) ended() {
 		if len(s.Sessions) > 0 {
 			j.fail("%s still owns %d sessions", h.id, len(s.Sessions))
 		}
+		j.copiesEnded(h, s)
 		for _, x := range s.Stages {
 			if x.Sessions != 0 || x.QueuedRows != 0 {
 				j.fail("%s: stage %v still holds %d sessions and %d rows", h.id, x.Key.Layers, x.Sessions, x.QueuedRows)

@@ -24,6 +24,7 @@ type pair struct {
 	up    bool
 	lives [2]uint64 // of the daemons that it connects
 	sides [2]side
+	lanes [2]*lane // for KV
 }
 
 // side is one direction: from ends[i] to the other.
@@ -151,6 +152,7 @@ func (w *world) block(p *pair, s int) {
 			w.disconnect(p, "keepalive")
 		}
 	})
+	w.watchLane(p.lanes[s])
 }
 
 // unblock opens a direction and sends what waited.
@@ -164,6 +166,7 @@ func (w *world) unblock(p *pair, s int) {
 	for _, x := range held {
 		w.carry(p, s, x)
 	}
+	w.open(p.lanes[s])
 }
 
 // wire passes a message through its byte format when the run asks for that.

@@ -40,6 +40,20 @@ func (w *world) noteEvent(h *host, ev node.Event) {
 	case node.PeerDown:
 		w.fold(7)
 		w.foldText(string(ev.Node))
+	case node.Exported:
+		w.fold(9, ev.ID)
+	case node.Loaded:
+		w.fold(10, ev.ID, uint64(ev.N))
+	case node.RowsArrived:
+		w.fold(11, ev.Piece, uint64(ev.Rows.Pos), uint64(len(ev.Rows.Tokens)))
+		w.foldText(string(ev.From) + string(ev.Rows.Session))
+	case node.RowsStored:
+		w.fold(12, ev.Piece)
+	case node.StoredSent:
+		w.fold(14, ev.ID)
+	case node.RowsUnsent:
+		w.fold(13)
+		w.foldText(string(ev.To) + string(ev.Session))
 	default:
 		w.fold(8)
 	}
@@ -58,6 +72,9 @@ func (w *world) foldMessage(m protocol.Message) {
 		w.fold(uint64(m.Next), uint64(m.Token))
 	case protocol.Prepared:
 		w.fold(uint64(m.Have))
+	case protocol.Stored:
+		w.foldText(string(m.Session) + string(m.Refusal))
+		w.fold(m.Fence.Term, uint64(m.Through))
 	case protocol.Prepare:
 		w.foldText(string(m.Session))
 		w.fold(m.Fence.Term, uint64(len(m.Tokens)))
@@ -84,6 +101,8 @@ func (w *world) traceEvent(h *host, ev node.Event) {
 		}
 	case node.BatchDone:
 		w.say(h.id, "<batch", "%v batch %d tokens %v", ev.Stage.Layers, ev.Batch, kevlard.Tokens(ev.Sampled))
+	case node.RowsArrived:
+		w.say(h.id, "<rows", "%d from %s: %s %v %v [%d,%d) intact=%v", ev.Piece, ev.From, ev.Rows.Session, ev.Rows.Fence, ev.Rows.Stage.Layers, ev.Rows.Pos, ev.Rows.End(), ev.Intact)
 	default:
 		w.say(h.id, "<event", "%T %+v", ev, ev)
 	}
@@ -113,6 +132,18 @@ func (w *world) noteEffect(h *host, e node.Effect) {
 		w.foldText(string(e.To))
 	case node.SendFrame:
 		w.fold(25, uint64(len(e.Frame.Items)))
+	case node.Export:
+		w.fold(27, e.ID, uint64(e.Cell), uint64(e.Rows.Pos), uint64(len(e.Rows.Tokens)))
+		w.say(h.id, ">export", "%d to %s: %s %v %v [%d,%d) cell %d", e.ID, e.To, e.Rows.Session, e.Rows.Fence, e.Stage.Layers, e.Rows.Pos, e.Rows.End(), e.Cell)
+	case node.Load:
+		w.fold(28, e.ID, uint64(e.Cell), uint64(length(e.From)))
+		w.say(h.id, ">load", "%d: %s %v [%d,+%d) cell %d from %v", e.ID, e.Session, e.Stage.Layers, e.Pos, length(e.From), e.Cell, e.From)
+	case node.SendStored:
+		w.fold(30, e.ID, uint64(e.Rows.Pos), uint64(len(e.Rows.Tokens)))
+		w.say(h.id, ">resend", "%d to %s: %s %v %v [%d,%d)", e.ID, e.To, e.Rows.Session, e.Rows.Fence, e.Stage.Layers, e.Rows.Pos, e.Rows.End())
+	case node.StoreRows:
+		w.fold(29, e.Piece)
+		w.say(h.id, ">store", "%d to %v", e.Piece, e.To)
 	default:
 		w.fold(26)
 	}

@@ -18,6 +18,11 @@ const (
 	StartTooFar          // a stage claims one position more than it holds
 	StartUnchecked       // the owner starts one position late and the stage lets it
 	OldSteps             // the owner takes the steps of an older term
+	AckEarly             // a standby acknowledges rows before they are stored
+	TruncateLess         // a load that met damage claims one position more than it filled
+	RowsShifted          // rows are read one cell before their own
+	MatchPosition        // a copy is found by its positions, whatever their tokens are
+	UnpinEarly           // the places of a load are given up while it still reads
 )
 
 // plantIn changes what a machine is about to see.
@@ -39,6 +44,8 @@ func (w *world) plantIn(h *host, ev node.Event) node.Event {
 		return startUnchecked(ev)
 	case OldSteps:
 		return w.oldSteps(h, ev)
+	case MatchPosition:
+		return w.matchPosition(ev)
 	}
 	return ev
 }
@@ -66,6 +73,36 @@ func (w *world) oldSteps(h *host, ev node.Event) node.Event {
 	}
 	s.Fence = c.fence
 	r.Message = s
+	return r
+}
+
+// matchPosition shows the machine the tokens of another session in place of its own,
+// as if tokens did not matter.
+func (w *world) matchPosition(ev node.Event) node.Event {
+	r, ok := ev.(node.Received)
+	if !ok {
+		return ev
+	}
+	as := func(id kevlard.SessionID, salt string, tokens []kevlard.Token) []kevlard.Token {
+		for _, c := range w.judge.order {
+			if c.id == id {
+				break
+			}
+			if c.req.Salt != "" && "shared:"+c.req.Salt == salt {
+				n := min(len(tokens), len(c.req.Prompt))
+				return append(append([]kevlard.Token(nil), c.req.Prompt[:n]...), tokens[n:]...)
+			}
+		}
+		return tokens
+	}
+	switch m := r.Message.(type) {
+	case protocol.Prepare:
+		m.Tokens = as(m.Session, m.Salt, m.Tokens)
+		r.Message = m
+	case protocol.Offer:
+		m.Tokens = as(m.Session, m.Salt, m.Tokens)
+		r.Message = m
+	}
 	return r
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -28,11 +29,21 @@ const (
 	SlowEngine               // an engine takes a multiple of its time
 	FalseDeath               // the ring calls a live node dead for a moment
 	Drain                    // a node drains, then takes it back
+	BulkReset                // a connection that carries KV breaks
+	BulkHole                 // it swallows what is sent
+	SlowBulk                 // it is slow
+	Corrupt                  // bits of KV flip on the way
+	Rot                      // bits of stored KV flip
 	kinds
+
+	plainKinds = BulkReset // those before have nothing to do with copies
 )
 
 func (k Kind) String() string {
-	return [...]string{"kill", "freeze", "reset", "block", "isolate", "slow-link", "engine-kill", "engine-abort", "engine-freeze", "slow-engine", "false-death", "drain"}[k]
+	return [...]string{
+		"kill", "freeze", "reset", "block", "isolate", "slow-link", "engine-kill", "engine-abort", "engine-freeze", "slow-engine", "false-death", "drain",
+		"bulk-reset", "bulk-hole", "slow-bulk", "corrupt", "rot",
+	}[k]
 }
 
 // Scenario fixes a run: the mesh, its load and which faults it meets. The seed
@@ -62,10 +73,16 @@ type Scenario struct {
 	LinkMin, LinkMean    time.Duration
 	BatchFixed, BatchRow time.Duration
 	Wire                 bool // pass messages through their byte format
+
+	Standbys int           // copies of each session's KV
+	BulkByte time.Duration // that a byte of KV takes on its way
+	Tight    bool          // some hosts have hardly any room for copies
+	Hot      bool          // some keep copies in their engines
+	Shared   bool          // many prompts begin alike and share KV
 }
 
-// FromSeed draws a scenario: each seed enables its own mix of faults.
-func FromSeed(seed uint64) Scenario {
+// Plain draws a scenario without copies of KV.
+func Plain(seed uint64) Scenario {
 	rng := rand.New(rand.NewPCG(seed, 0x5ce0))
 	s := Scenario{
 		Seed: seed, Layers: 2 + rng.IntN(5), Copies: 2 + rng.IntN(2), Whole: rng.IntN(4) / 3, Gateways: 1,
@@ -97,13 +114,35 @@ func FromSeed(seed uint64) Scenario {
 		s.Gentle = false
 	}
 	s.SafeOwners = s.SafeOwners && s.Gentle
-	for k := range kinds {
+	for k := range plainKinds {
 		if rng.IntN(2) == 0 {
 			s.Kinds = append(s.Kinds, k)
 		}
 	}
 	if len(s.Kinds) == 0 {
 		s.Faults = 0
+	}
+	return s
+}
+
+// FromSeed draws a scenario: each seed enables its own mix of faults.
+func FromSeed(seed uint64) Scenario {
+	s := Plain(seed)
+	rng := rand.New(rand.NewPCG(seed, 0x5ce1))
+	if rng.IntN(10) == 0 {
+		return s
+	}
+	s.Standbys = 1
+	s.BulkByte = time.Duration(rng.IntN(20_000))
+	s.Tight, s.Hot, s.Shared = rng.IntN(5) == 0, rng.IntN(4) == 0, rng.IntN(3) == 0
+	for k := plainKinds; k < kinds; k++ {
+		if rng.IntN(3) == 0 {
+			s.Kinds = append(s.Kinds, k)
+			s.Faults += 1 + rng.IntN(3)
+		}
+	}
+	if rng.IntN(4) == 0 { // long answers: failovers meet copies that are worth something
+		s.MaxTokens, s.Horizon = 100+rng.IntN(200), s.Horizon+2*time.Second
 	}
 	return s
 }
@@ -119,10 +158,22 @@ func Storm(seed uint64) Scenario {
 	return s
 }
 
+// Pressure draws a scenario of many copies in little memory, some of it rotten:
+// places are given up and used again all the time.
+func Pressure(seed uint64) Scenario {
+	s := FromSeed(seed)
+	s.Gentle, s.SafeOwners, s.Poison, s.Limits, s.Wire = false, false, 0, node.Limits{}, false
+	s.Copies, s.Cells, s.Sessions, s.MaxTokens, s.Faults = 3, 1<<14, 16, 150, 30
+	s.Horizon = 3 * time.Second
+	s.Standbys, s.BulkByte, s.Tight = 1, 100, true
+	s.Kinds = []Kind{EngineKill, Kill, Rot, Reset, BulkReset, Corrupt}
+	return s
+}
+
 // newWorld builds the mesh of a scenario.
 func newWorld(s Scenario, o Options) *world {
 	w := &world{
-		sc: s, plant: o.Plant, trace: o.Trace, rng: rand.New(rand.NewPCG(s.Seed, 0x17)),
+		sc: s, plant: o.Plant, trace: o.Trace, rng: rand.New(rand.NewPCG(s.Seed, 0x17)), copyRNG: rand.New(rand.NewPCG(s.Seed, 0xc0b1)),
 		byID: map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
 		model: topology.Model{ID: sha256.Sum256([]byte("toy")), Name: "toy", Layers: s.Layers, Context: 1 << 15, Vocab: 256},
 	}
@@ -131,7 +182,7 @@ func newWorld(s Scenario, o Options) *world {
 		w.codec = newCodec()
 	}
 	add := func(safe bool, ranges ...kevlard.Layers) {
-		h := &host{w: w, id: kevlard.NodeID(fmt.Sprintf("n%d", len(w.hosts))), index: len(w.hosts), cells: s.Cells, safe: safe && s.Gentle}
+		h := &host{w: w, id: kevlard.NodeID(fmt.Sprintf("n%d", len(w.hosts))), index: len(w.hosts), cells: s.Cells, safe: safe && s.Gentle, kv: w.kvConfig()}
 		for _, r := range ranges {
 			h.stages = append(h.stages, node.Assigned{Model: w.model, Layers: r, Width: w.toy().Width})
 		}
@@ -154,10 +205,20 @@ func newWorld(s Scenario, o Options) *world {
 		for j := i + 1; j < len(w.hosts); j++ {
 			p := &pair{ends: [2]*host{a, w.hosts[j]}}
 			for d := range p.sides {
+				p.lanes[d] = newLane(p.ends[d], p.ends[1-d])
 				p.sides[d].minimum, p.sides[d].mean = s.LinkMin, s.LinkMean
 			}
 			w.pairs[[2]int{i, j}] = p
 		}
 	}
 	return w
+}
+
+// kvConfig draws what one host keeps for others.
+func (w *world) kvConfig() index.Config {
+	c := index.Config{BlockTokens: []int{4, 8, 32}[w.copyRNG.IntN(3)], Bytes: 8 << 20, Copies: 64, Hot: w.sc.Hot && w.copyRNG.IntN(2) == 0}
+	if w.sc.Tight && w.copyRNG.IntN(2) == 0 {
+		c.Bytes, c.Copies = int64(w.copyRNG.IntN(400*8*w.sc.Layers)), 1+w.copyRNG.IntN(8)
+	}
+	return c
 }

@@ -21,7 +21,9 @@ type world struct {
 	queue queue
 	seq   uint64
 	rng   *rand.Rand
-	codec *protocol.Codec // nil: messages are handed over as they are
+	// copyRNG draws all that has to do with copies.
+	copyRNG *rand.Rand
+	codec   *protocol.Codec // nil: messages are handed over as they are
 
 	model topology.Model
 	hosts []*host // sorted by name

@@ -11,7 +11,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/internal/lifecycle"
+	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/topology"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -190,11 +190,11 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	dcfg := daemon.Config{
 		Name: kevlard.NodeID(cfg.Node.Name), Role: cfg.Node.Role, Ring: cfg.Ring.Name, Secret: secret, DataDir: cfg.Node.DataDir,
 		GossipBind: cfg.Ring.Bind, GossipAdvertise: cfg.Ring.Advertise, Join: cfg.Ring.Join, Profile: cfg.Ring.Profile,
-		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg), APIAddr: cfg.API.Listen, Control: cfg.Control.Socket,
+		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg), BulkPort: cfg.Mesh.BulkPort,
+		APIAddr: cfg.API.Listen, APITLS: cfg.API.TLSCert != "", Control: cfg.Control.Socket,
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
-	dcfg.BulkAddr = bulkAddr(cfg)
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
 	}
@@ -206,7 +206,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	}
 	launch := launcher{exe: exe, manifests: manifests, rows: batchRows, log: a.log}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
-		return errors.Join(err, socket.Close())
+		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
 	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
@@ -218,9 +218,20 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		return errors.Join(err, a.daemon.Run(ended), socket.Close())
+		return errors.Join(misconfigured(err), a.daemon.Run(ended), socket.Close())
 	}
 	return nil
+}
+
+// misconfigured gives errors that only another configuration mends their exit code:
+// a supervisor need not start the agent again.
+func misconfigured(err error) error {
+	advertise, refused := errors.AsType[*membership.AdvertiseError](err)
+	_, refusedAPI := errors.AsType[*api.ConfigError](err)
+	if refused && !advertise.Passing || refusedAPI {
+		return usageError("%w", err)
+	}
+	return err
 }
 
 // meshAdvertise returns the address of the mesh for others: the fabric's, or that
@@ -233,16 +244,6 @@ func meshAdvertise(cfg config.Config) string {
 		return host // its port is gossip's
 	}
 	return cfg.Ring.Advertise
-}
-
-// bulkAddr returns where bulk transfers will listen. Nothing does so far; the
-// address is told to others already.
-func bulkAddr(cfg config.Config) string {
-	host, _, err := net.SplitHostPort(cfg.Mesh.Bind)
-	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
-		return ""
-	}
-	return net.JoinHostPort(host, strconv.Itoa(cfg.Mesh.BulkPort))
 }
 
 // run runs all parts until a signal, kevlard leave or a failure.

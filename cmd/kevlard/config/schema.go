@@ -49,14 +49,14 @@ func (c *Config) Fields() []Field {
 		{Key: "node.data_dir", Short: "data-dir", dst: &c.Node.DataDir, check: func() error { return notEmpty(c.Node.DataDir) }, Doc: "directory of identity, remembered peers and caches"},
 		{Key: "node.labels", dst: &c.Node.Labels, check: func() error { return checkLabels(c.Node.Labels) }, Doc: "labels shown in member lists: NAME=VALUE, comma separated"},
 		{Key: "node.zone", dst: &c.Node.Zone, check: func() error { return checkName(c.Node.Zone) }, Doc: "zone shown in member lists"},
-		{Key: "ring.bind", dst: &c.Ring.Bind, check: func() error { return checkHostPort(c.Ring.Bind) }, Doc: "gossip address, UDP and TCP"},
-		{Key: "ring.advertise", dst: &c.Ring.Advertise, Doc: "address, interface or CIDR at which others reach this node"},
+		{Key: "ring.bind", dst: &c.Ring.Bind, check: func() error { return checkBind(c.Ring.Bind) }, Doc: "gossip address, UDP and TCP"},
+		{Key: "ring.advertise", dst: &c.Ring.Advertise, check: func() error { return checkAdvertise(c.Ring.Advertise) }, Doc: "address, interface or CIDR at which others reach this node"},
 		{Key: "ring.join", Short: "join", dst: &c.Ring.Join, check: func() error { return checkEach(c.Ring.Join, checkHostPort) }, Doc: "gossip addresses of some members, comma separated"},
 		{Key: "ring.secret_file", dst: &c.Ring.SecretFile, Doc: "file with the cluster secret (see kevlard keygen)"},
 		{Key: "ring.profile", dst: &c.Ring.Profile, check: func() error { return oneOf(c.Ring.Profile, "lan", "wan") }, Doc: "lan or wan"},
 		{Key: "ring.name", dst: &c.Ring.Name, check: func() error { return checkName(c.Ring.Name) }, Doc: "name of the ring"},
 		{Key: "ring.dev", Short: "dev", dst: &c.Ring.Dev, Doc: "a mesh on one machine: loopback addresses may be advertised"},
-		{Key: "mesh.bind", dst: &c.Mesh.Bind, check: func() error { return checkHostPort(c.Mesh.Bind) }, Doc: "mesh address, TCP"},
+		{Key: "mesh.bind", dst: &c.Mesh.Bind, check: func() error { return checkBind(c.Mesh.Bind) }, Doc: "mesh address, TCP"},
 		{Key: "mesh.fabric", dst: &c.Mesh.Fabric, check: func() error { return checkOptionalAddr(c.Mesh.Fabric) }, Doc: "address at which others reach the mesh, if not the advertised one"},
 		{Key: "mesh.bulk_port", dst: &c.Mesh.BulkPort, check: func() error { return inRange(c.Mesh.BulkPort, 1, 65535) }, Doc: "TCP port of bulk transfers"},
 		{Key: "mesh.transport"},
@@ -161,12 +161,47 @@ func checkHostPort(v string) error {
 	return nil
 }
 
+// checkBind takes no names: what others are told must not depend on a resolver.
+func checkBind(v string) error {
+	if _, err := netip.ParseAddrPort(v); err == nil {
+		return checkHostPort(v)
+	}
+	if host, _, err := net.SplitHostPort(v); err == nil && host != "" {
+		if _, err := netip.ParseAddr(host); err != nil {
+			return fmt.Errorf("%q has no IP address: want IP:PORT, such as 0.0.0.0:7946 (host names are not taken: /etc/hosts often maps them to 127.0.1.1)", v)
+		}
+		return checkHostPort(v)
+	}
+	return fmt.Errorf("%q is not an address: want IP:PORT", v)
+}
+
 func checkOptionalAddr(v string) error {
 	if v == "" {
 		return nil
 	}
-	if _, err := netip.ParseAddr(v); err != nil {
+	ip, err := netip.ParseAddr(v)
+	if err != nil {
 		return fmt.Errorf("%q is not an IP address", v)
+	}
+	return reachable(v, ip)
+}
+
+// checkAdvertise refuses what no host can be reached at. Whether an interface or a
+// network of the name is there, only the host knows.
+func checkAdvertise(v string) error {
+	ip, err := netip.ParseAddr(v)
+	if at, portErr := netip.ParseAddrPort(v); portErr == nil {
+		ip, err = at.Addr(), nil
+	}
+	if err != nil {
+		return nil
+	}
+	return reachable(v, ip)
+}
+
+func reachable(v string, ip netip.Addr) error {
+	if ip = ip.Unmap(); ip.IsUnspecified() || ip.IsMulticast() {
+		return fmt.Errorf("%q is not one host's address: want one of this host that the others reach", v)
 	}
 	return nil
 }
@@ -200,6 +235,7 @@ func (c *Config) crossCheck() []Problem {
 	if ip, err := netip.ParseAddr(c.Ring.Advertise); !c.Ring.Dev && err == nil && ip.IsLoopback() {
 		out = append(out, Problem{Key: "ring.advertise", Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: name another one, or set ring.dev = true for a mesh on one machine", c.Ring.Advertise)})
 	}
+	out = append(out, c.checkPorts()...)
 	if c.API.KeysFile == "" && !isLoopback(c.API.Listen) {
 		out = append(out, Problem{Key: "api.listen", Text: fmt.Sprintf("%q is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", c.API.Listen)})
 	}
@@ -210,6 +246,42 @@ func (c *Config) crossCheck() []Problem {
 		out = append(out, Problem{Key: "api.tls_key", Text: "TLS needs the certificate too: set api.tls_cert"})
 	}
 	return out
+}
+
+// checkPorts finds listeners that would be in each other's way.
+func (c *Config) checkPorts() []Problem {
+	type listener struct{ key, addr string }
+	meshHost, _, _ := net.SplitHostPort(c.Mesh.Bind) // checked before
+	all := []listener{
+		{"ring.bind", c.Ring.Bind},
+		{"mesh.bind", c.Mesh.Bind},
+		{"mesh.bulk_port", net.JoinHostPort(meshHost, strconv.Itoa(c.Mesh.BulkPort))},
+		{"api.listen", c.API.Listen},
+	}
+	var out []Problem
+	for i, l := range all {
+		for _, first := range all[:i] {
+			if collide(l.addr, first.addr) {
+				out = append(out, Problem{Key: l.key, Text: fmt.Sprintf("%s is taken by %s = %s: give each its own port", l.addr, first.key, first.addr)})
+				break
+			}
+		}
+	}
+	return out
+}
+
+// collide reports whether two TCP listeners cannot both be there.
+func collide(a, b string) bool {
+	hostA, portA, errA := net.SplitHostPort(a)
+	hostB, portB, errB := net.SplitHostPort(b)
+	if errA != nil || errB != nil || portA != portB {
+		return false
+	}
+	everywhere := func(host string) bool {
+		ip, err := netip.ParseAddr(host)
+		return err == nil && ip.IsUnspecified()
+	}
+	return hostA == hostB || everywhere(hostA) || everywhere(hostB)
 }
 
 func isLoopback(hostport string) bool {

@@ -156,10 +156,12 @@ func (d *Daemon) unbind() error {
 // Sessions still owned here are failed with "draining": call Leave before to let
 // them end. It can run only once.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := notify(systemd.SdNotifyReady); err != nil {
-		return err
+	if ctx.Err() == nil { // else it runs only to release what New bound, and never was ready
+		if err := notify(systemd.SdNotifyReady); err != nil {
+			return err
+		}
+		d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	}
-	d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	err := lifecycle.Run(ctx,
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
 		lifecycle.Part{Name: "ring", Run: d.ring.Run, Grace: ringGrace},

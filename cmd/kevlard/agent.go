@@ -164,6 +164,17 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 	return out, manifests, nil
 }
 
+// devices gives each stage the device that the configuration has for it.
+func devices(configured []string, assigned []daemon.AssignedStage) map[kevlard.StageKey]string {
+	out := map[kevlard.StageKey]string{}
+	for i, s := range assigned {
+		if len(configured) > 0 {
+			out[s.Key()] = configured[i%len(configured)]
+		}
+	}
+	return out
+}
+
 // threads returns the compute threads of one engine.
 func (a *agent) threads() int {
 	if n := a.cfg.Engine.Threads; n > 0 {
@@ -204,7 +215,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, manifests: manifests, rows: batchRows, log: a.log}
+	launch := launcher{exe: exe, manifests: manifests, devices: devices(cfg.Engine.Devices, assigned), rows: batchRows, log: a.log}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}

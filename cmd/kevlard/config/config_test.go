@@ -52,6 +52,7 @@ func TestProblems(t *testing.T) {
 		{"certificate alone", "[api]\ntls_cert = '/c'\n", `f.toml:2: api.tls_cert: TLS needs the certificate's key too: set api.tls_key`},
 		{"key alone", "[api]\ntls_key = '/k'\n", `f.toml:2: api.tls_key: TLS needs the certificate too: set api.tls_cert`},
 		{"keys file type", "[api]\nkeys_file = 1\n", `f.toml:2: api.keys_file: a whole number is given: want a string`},
+		{"device", "[engine]\ndevices = ['cpu', 'gpu0']\n", `f.toml:2: engine.devices: entry 2: "gpu0" is not a device: want cpu, or cuda:N with N from 0`},
 		{"threads", "[engine]\nthreads = -1\n", `f.toml:2: engine.threads: -1 is out of range: want 0 to 256`},
 		{"log level", "[log]\nlevel = 'loud'\n", `f.toml:2: log.level: "loud" is not allowed: want debug or info or warn or error`},
 		{"assign type", "[models]\nassign = 'all'\n", `f.toml:2: models.assign: a string is given: want "auto" or an array of {model, lo, hi}`},
@@ -214,7 +215,7 @@ endpoint = "x"
 		inert = append(inert, w.Key)
 	}
 	slices.Sort(inert)
-	want := "api.resume_window control.group engine.backend_dir engine.devices " +
+	want := "api.resume_window control.group engine.backend_dir " +
 		"kv.bandwidth kv.block_tokens kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.ram_bytes kv.replicate_ms " +
 		"kv.replicate_tokens kv.shed_water kv.standby kv.standbys mesh.plain mesh.transport metrics.listen models.serve trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {

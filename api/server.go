@@ -28,7 +28,10 @@ type Config struct {
 	// Drain is how long open requests may go on once Run's context has ended; then
 	// their streams end with an error event. 0 ends them at once.
 	Drain time.Duration
-	Log   *slog.Logger
+	// Shed, when not nil, is told why a request was turned away before it became a
+	// session.
+	Shed func(reason string)
+	Log  *slog.Logger
 }
 
 // Server is the HTTP API of a node.

@@ -224,7 +224,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.api, err = api.NewServer(api.Config{
 		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
-		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log,
+		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
 	}, a.gen, metrics)
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"strconv"
 
@@ -14,10 +16,16 @@ func (a *agent) rereadConfig() {
 	notifyReloading()
 	defer systemd.SdNotify(false, systemd.SdNotifyReady)
 	// A key must be taken away even where the configuration has a mistake.
-	if err := a.api.Reload(); err != nil {
-		a.log.Error("API keys or certificate not reloaded: the old ones stay in effect", "error", err)
+	for _, err := range parts(a.api.Reload()) {
+		a.log.Error("not reloaded: the old one stays in effect", "error", err)
 	}
 	fresh, err := a.reload()
+	if problems, ok := errors.AsType[problemList](err); ok {
+		for _, p := range problems {
+			a.log.Error("mistake in the configuration", "problem", p.String())
+		}
+		err = fmt.Errorf("%d mistakes", len(problems))
+	}
 	if err != nil {
 		a.log.Error("configuration not reloaded: the old one stays in effect", "error", err)
 		return
@@ -30,6 +38,17 @@ func (a *agent) rereadConfig() {
 			a.log.Warn("changed value needs a restart", "key", f.Key, "in effect", old[i].Text(), "configured", f.Text())
 		}
 	}
+}
+
+// parts takes joined errors apart, so that each has its own line in the log.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 // notifyReloading tells systemd, with the time that Type=notify-reload requires.

@@ -69,13 +69,15 @@ func checkDevice(v string) error {
 	return nil
 }
 
+// checkEach joins what is wrong with the entries.
 func checkEach(list []string, check func(string) error) error {
+	var errs []error
 	for i, v := range list {
 		if err := check(v); err != nil {
-			return fmt.Errorf("entry %d: %w", i+1, err)
+			errs = append(errs, fmt.Errorf("entry %d: %w", i+1, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func checkHostPort(v string) error {
@@ -134,18 +136,28 @@ func reachable(v string, ip netip.Addr) error {
 	return nil
 }
 
+// checkAssign joins what is wrong with the entries.
 func checkAssign(list []Assign) error {
+	var errs []error
 	for i, a := range list {
-		switch {
-		case a.Model == "":
-			return fmt.Errorf("entry %d: model is empty: give a GGUF file or a name found in models.dirs", i+1)
-		case a.Layers.Lo < 0 || a.Layers.Hi <= a.Layers.Lo:
-			return fmt.Errorf("entry %d: layers lo = %d, hi = %d: want 0 <= lo < hi", i+1, a.Layers.Lo, a.Layers.Hi)
+		if err := a.check(list[:i]); err != nil {
+			errs = append(errs, fmt.Errorf("entry %d: %w", i+1, err))
 		}
-		for _, b := range list[:i] {
-			if a.Model == b.Model && a.Layers.Lo < b.Layers.Hi && b.Layers.Lo < a.Layers.Hi {
-				return fmt.Errorf("entry %d: layers %v of %s overlap %v, named before", i+1, a.Layers, a.Model, b.Layers)
-			}
+	}
+	return errors.Join(errs...)
+}
+
+// check compares the entry with those before it too.
+func (a Assign) check(before []Assign) error {
+	switch {
+	case a.Model == "":
+		return errors.New("model is empty: give a GGUF file or a name found in models.dirs")
+	case a.Layers.Lo < 0 || a.Layers.Hi <= a.Layers.Lo:
+		return fmt.Errorf("layers lo = %d, hi = %d: want 0 <= lo < hi", a.Layers.Lo, a.Layers.Hi)
+	}
+	for _, b := range before {
+		if a.Model == b.Model && a.Layers.Lo < b.Layers.Hi && b.Layers.Lo < a.Layers.Hi {
+			return fmt.Errorf("layers %v of %s overlap %v, named before", a.Layers, a.Model, b.Layers)
 		}
 	}
 	return nil
@@ -155,23 +167,23 @@ func checkAssign(list []Assign) error {
 func (c *Config) crossCheck() []Problem {
 	var out []Problem
 	if c.Node.Role == RoleGateway && len(c.Models.Assign) > 0 {
-		out = append(out, Problem{Key: "models.assign", Text: `a gateway holds no stages: remove it, or set node.role = "host"`})
+		out = append(out, Problem{Key: "models.assign", with: []string{"node.role"}, Text: `a gateway holds no stages: remove it, or set node.role = "host"`})
 	}
 	if !c.Ring.Dev && c.Ring.Advertise == "" && isLoopback(c.Ring.Bind) {
-		out = append(out, Problem{Key: "ring.bind", Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: bind another one, or set ring.dev = true for a mesh on one machine", c.Ring.Bind)})
+		out = append(out, Problem{Key: "ring.bind", with: []string{"ring.dev", "ring.advertise"}, Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: bind another one, or set ring.dev = true for a mesh on one machine", c.Ring.Bind)})
 	}
 	if ip, err := netip.ParseAddr(c.Ring.Advertise); !c.Ring.Dev && err == nil && ip.IsLoopback() {
-		out = append(out, Problem{Key: "ring.advertise", Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: name another one, or set ring.dev = true for a mesh on one machine", c.Ring.Advertise)})
+		out = append(out, Problem{Key: "ring.advertise", with: []string{"ring.dev"}, Text: fmt.Sprintf("%q is a loopback address, where no other host reaches this node: name another one, or set ring.dev = true for a mesh on one machine", c.Ring.Advertise)})
 	}
 	out = append(out, c.checkPorts()...)
 	if c.API.KeysFile == "" && !isLoopback(c.API.Listen) {
-		out = append(out, Problem{Key: "api.listen", Text: fmt.Sprintf("%q is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", c.API.Listen)})
+		out = append(out, Problem{Key: "api.listen", with: []string{"api.keys_file"}, Text: fmt.Sprintf("%q is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", c.API.Listen)})
 	}
 	switch {
 	case c.API.TLSCert != "" && c.API.TLSKey == "":
-		out = append(out, Problem{Key: "api.tls_cert", Text: "TLS needs the certificate's key too: set api.tls_key"})
+		out = append(out, Problem{Key: "api.tls_cert", with: []string{"api.tls_key"}, Text: "TLS needs the certificate's key too: set api.tls_key"})
 	case c.API.TLSKey != "" && c.API.TLSCert == "":
-		out = append(out, Problem{Key: "api.tls_key", Text: "TLS needs the certificate too: set api.tls_cert"})
+		out = append(out, Problem{Key: "api.tls_key", with: []string{"api.tls_cert"}, Text: "TLS needs the certificate too: set api.tls_cert"})
 	}
 	return out
 }
@@ -190,7 +202,7 @@ func (c *Config) checkPorts() []Problem {
 	for i, l := range all {
 		for _, first := range all[:i] {
 			if collide(l.addr, first.addr) {
-				out = append(out, Problem{Key: l.key, Text: fmt.Sprintf("%s is taken by %s = %s: give each its own port", l.addr, first.key, first.addr)})
+				out = append(out, Problem{Key: l.key, with: []string{first.key, "mesh.bind"}, Text: fmt.Sprintf("%s is taken by %s = %s: give each its own port", l.addr, first.key, first.addr)})
 				break
 			}
 		}

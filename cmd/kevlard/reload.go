@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"golang.org/x/sys/unix"
 )
 
@@ -34,7 +35,7 @@ func (a *agent) rereadConfig() {
 	a.log.Info("configuration reloaded", "log.level", fresh.Log.Level)
 	old := a.cfg.Fields()
 	for i, f := range fresh.Fields() {
-		if f.Key != "log.level" && f.Text() != old[i].Text() {
+		if f.Live != config.LiveValue && f.Text() != old[i].Text() {
 			a.log.Warn("changed value needs a restart", "key", f.Key, "in effect", old[i].Text(), "configured", f.Text())
 		}
 	}

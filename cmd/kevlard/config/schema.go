@@ -10,10 +10,20 @@ type Field struct {
 	Key   string // "ring.bind"
 	Doc   string
 	Short string // a short flag name beside the long one, or empty
+	Live  Live   // what a running agent takes over at SIGHUP
 
 	dst   any          // *string, *bool, *int, *[]string, *map[string]string or *[]Assign; nil: no effect yet
 	check func() error // of the value behind dst; nil: all values are fine
 }
+
+// Live says what a running agent takes over at SIGHUP.
+type Live string
+
+// What it takes over of a key. A key without takes a restart.
+const (
+	LiveValue   Live = "its value"
+	LiveContent Live = "the file's content" // another file needs a restart
+)
 
 // Inert reports whether the key is accepted but has no effect yet.
 func (f Field) Inert() bool { return f.dst == nil }
@@ -51,9 +61,9 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.plain"},
 		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
-		{Key: "api.keys_file", dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api); read again at SIGHUP"},
-		{Key: "api.tls_cert", dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate; read again at SIGHUP"},
-		{Key: "api.tls_key", dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key; read again at SIGHUP"},
+		{Key: "api.keys_file", Live: LiveContent, dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api)"},
+		{Key: "api.tls_cert", Live: LiveContent, dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate"},
+		{Key: "api.tls_key", Live: LiveContent, dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key"},
 		{Key: "api.resume_window"},
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated"},
@@ -78,7 +88,7 @@ func (c *Config) Fields() []Field {
 		{Key: "engine.backend_dir"},
 		{Key: "control.socket", dst: &c.Control.Socket, Doc: "path of the control socket"},
 		{Key: "control.group"},
-		{Key: "log.level", dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, "debug", "info", "warn", "error") }, Doc: "debug, info, warn or error"},
+		{Key: "log.level", Live: LiveValue, dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, "debug", "info", "warn", "error") }, Doc: "debug, info, warn or error"},
 		{Key: "log.format", dst: &c.Log.Format, check: func() error { return oneOf(c.Log.Format, "text", "json") }, Doc: "text or json"},
 	}
 }

@@ -50,9 +50,15 @@ type Config struct {
 	MeshListen string
 	// MeshAdvertise is like GossipAdvertise.
 	MeshAdvertise string
-	// BulkAddr and APIAddr are the host:port of the bulk listener and the HTTP
-	// API, told to others as they are. Empty: none.
-	BulkAddr, APIAddr string
+	// BulkPort is the TCP port for bulk transfers, told to others with the mesh's
+	// address. 0: none.
+	BulkPort int
+	// APIAddr is the host:port that the HTTP API listens on. Others are told it, with
+	// the ring's address where it is unspecified, and nothing where it is a loopback
+	// one that they can't reach. Empty: none.
+	APIAddr string
+	// APITLS says that the API speaks HTTPS.
+	APITLS bool
 	// Control is the path of the control socket, shown in member lists.
 	Control string
 
@@ -144,10 +150,11 @@ func (c Config) Validate() error {
 	if c.Threads < 0 {
 		bad("engine threads %d: want at least 1", c.Threads)
 	}
-	for _, f := range []struct{ field, addr string }{{"bulk", c.BulkAddr}, {"api", c.APIAddr}} {
-		if _, _, err := net.SplitHostPort(f.addr); f.addr != "" && err != nil {
-			bad("%s address %q: want host:port: %w", f.field, f.addr, err)
-		}
+	if c.BulkPort < 0 || c.BulkPort > 65535 {
+		bad("bulk port %d: want 0 to 65535", c.BulkPort)
+	}
+	if _, _, err := net.SplitHostPort(c.APIAddr); c.APIAddr != "" && err != nil {
+		bad("api address %q: want host:port: %w", c.APIAddr, err)
 	}
 	seen := map[kevlard.StageKey]bool{}
 	for _, a := range c.Assigned {

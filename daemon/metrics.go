@@ -49,6 +49,13 @@ func newMetrics(d *Daemon) *metrics {
 			Name: "kevlard_bad_messages_total", Help: "Messages and frames from peers that this build could not read.",
 		}),
 	}
+	// What may be rare is there from the start, so that its rate is 0 and not unknown.
+	for _, kind := range []string{"prompt", "generated"} {
+		m.tokens.WithLabelValues(kind)
+	}
+	for _, phase := range []string{"detect", "reroute", "restore"} {
+		m.recovery.WithLabelValues(phase)
+	}
 	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -64,6 +71,9 @@ func (m *metrics) observeRecovery(f kevlard.Failover) {
 		m.recovery.WithLabelValues(phase).Observe(took.Seconds())
 	}
 }
+
+// Shed counts a request that the API turned away before it became a session.
+func (d *Daemon) Shed(reason string) { d.metrics.shed.WithLabelValues(reason).Inc() }
 
 // Gatherer returns the node's metrics registry, for /metrics.
 func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }

@@ -404,6 +404,7 @@ func TestBadConfig(t *testing.T) {
 		"role":              func(c *daemon.Config) { c.Role = "boss" },
 		"a gateway has no":  func(c *daemon.Config) { c.Role = "gateway" },
 		"api address":       func(c *daemon.Config) { c.APIAddr = "8080" },
+		"bulk port":         func(c *daemon.Config) { c.BulkPort = 65536 },
 		"want layers":       func(c *daemon.Config) { c.Assigned[0].Layers = span(4, 9) },
 		"assigned twice":    func(c *daemon.Config) { c.Assigned = append(c.Assigned, good) },
 		"start at layer 0":  func(c *daemon.Config) { c.Assigned = append(c.Assigned, c.Assigned[0]); c.Assigned[1].Layers.Hi = 4 },

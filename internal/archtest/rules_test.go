@@ -45,6 +45,7 @@ func imports() map[string][]string {
 		"internal/lifecycle":    {},
 		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},
+		"scripts/compare":       {"internal/devmesh", "internal/devmesh/load"},
 	}
 }
 

@@ -52,6 +52,7 @@ func imports() map[string][]string {
 		"internal/lifecycle":    {},
 		"internal/sim":          {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},
+		"scripts/compare":       {"internal/devmesh", "internal/devmesh/load"},
 	}
 }
 

@@ -41,6 +41,7 @@ func imports() map[string][]string {
 		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/load": {},
 		"internal/lifecycle":    {},
+		"internal/measure":      {},
 		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
 		"internal/toymodel":     {"", "stage"},
 	}
@@ -50,7 +51,7 @@ func imports() map[string][]string {
 // log or global random. The simulator runs exactly what the daemon runs, so what
 // it cannot control they must not use.
 func pure() []string {
-	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "internal/toymodel"}
+	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "internal/measure", "internal/toymodel"}
 }
 
 // pureStd is all that a pure package may import of the standard library.

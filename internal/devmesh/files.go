@@ -37,8 +37,8 @@ func writeConfig(s spec, o Options, modelPath, secret string, seeds []string) er
 	if o.Cells > 0 {
 		doc["engine"]["cells"] = o.Cells
 	}
-	if o.Standbys > 0 {
-		doc["kv"] = table{"standbys": o.Standbys}
+	if s.kv != nil {
+		doc["kv"] = s.kv
 	}
 	text, err := toml.Marshal(doc)
 	if err != nil {

@@ -36,14 +36,16 @@ func imports() map[string][]string {
 		"cmd/kevlard/config": {""},
 
 		// Proving.
-		"e2e":                   {},
-		"internal/archtest":     {},
-		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
-		"internal/devmesh/load": {},
-		"internal/lifecycle":    {},
-		"internal/measure":      {},
-		"internal/sim":          {"", "internal/toymodel", "node", "protocol", "topology"},
-		"internal/toymodel":     {"", "stage"},
+		"e2e":                       {},
+		"internal/archtest":         {},
+		"internal/devmesh":          {"", "api", "daemon/report", "model", "model/fairy"},
+		"internal/devmesh/failstop": {"internal/devmesh/load"},
+		"internal/devmesh/load":     {},
+		"internal/devmesh/netfault": {},
+		"internal/lifecycle":        {},
+		"internal/measure":          {},
+		"internal/sim":              {"", "internal/toymodel", "node", "protocol", "topology"},
+		"internal/toymodel":         {"", "stage"},
 	}
 }
 

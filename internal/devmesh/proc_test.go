@@ -124,7 +124,9 @@ func TestAlternate(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	throttle := &Throttle{stop: make(chan struct{}), ended: make(chan error, 1)}
-	go func() { throttle.ended <- alternate(throttle.stop, []*os.Process{cmd.Process}, 0.5, 20*time.Millisecond) }()
+	go func() {
+		throttle.ended <- alternate(throttle.stop, []*os.Process{cmd.Process}, 0.5, 20*time.Millisecond)
+	}()
 	stopped, running := 0, 0
 	for deadline := time.Now().Add(20 * time.Second); stopped < 3 || running < 3; {
 		if time.Now().After(deadline) {

@@ -30,14 +30,18 @@ func imports() map[string][]string {
 
 		// Wiring.
 		"cmd/kevlard": {
-			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/devmesh", "internal/devmesh/load",
-			"internal/lifecycle", "membership", "model", "model/chat", "node", "stage", "topology",
+			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine",
+			"internal/bench", "internal/devmesh", "internal/devmesh/load", "internal/devmesh/netfault", "internal/lifecycle", "membership", "model", "model/chat", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
 
 		// Proving.
-		"e2e":                       {},
-		"internal/archtest":         {},
+		"e2e":               {},
+		"internal/archtest": {},
+		"internal/bench": {
+			"", "daemon/report", "internal/devmesh", "internal/devmesh/failstop", "internal/devmesh/load",
+			"internal/devmesh/netfault", "internal/measure", "model",
+		},
 		"internal/devmesh":          {"", "api", "daemon/report", "model", "model/fairy"},
 		"internal/devmesh/failstop": {"internal/devmesh/load"},
 		"internal/devmesh/load":     {},

@@ -25,7 +25,7 @@ func TestBenchFailover(t *testing.T) {
 				}
 			}
 			out, errs, code := kevlard(t, "bench", "failover", "--fault", fault, "--nodes", "4", "--stages", "2", "--faults", "2",
-				"--compare-faults", "1", "--failstop-restart", "1s", "--calm", "1s", "--hold", "1s", "-o", "json")
+				"--compare-faults", "1", "--failstop-restart", "1s", "--calm", "1s", "--hold", "1s", "--context", "50..200", "--tokens", "100", "-o", "json")
 			if code != 0 {
 				t.Fatalf("exit %d: %s", code, errs)
 			}
@@ -78,5 +78,24 @@ func TestBenchDropNeedsRights(t *testing.T) {
 	}
 	if code != want || errs != "kevlard: --fault drop: "+err.Error()+"\n" {
 		t.Errorf("exit %d, %q, want %d", code, errs, want)
+	}
+}
+
+// TestBenchOverhead measures nothing against nothing.
+func TestBenchOverhead(t *testing.T) {
+	out, errs, code := kevlard(t, "bench", "overhead", "--model", "fairy", "--nodes", "2", "--stages", "2", "--standbys", "0", "--pairs", "3",
+		"--streams", "1", "--interval", "500ms", "--tokens", "20", "--saturated-pairs", "1", "--concurrency", "2", "-o", "json")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	var r bench.OverheadReport
+	if err := json.Unmarshal([]byte(out), &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if r.BytesExpected != 8*2*4*32*4 || r.ReplicatedBytes != 0 {
+		t.Errorf("%d bytes a token expected, %v replicated", r.BytesExpected, r.ReplicatedBytes)
+	}
+	if r.Off.LatencyMS.Mean <= 0 || r.On.LatencyMS.Mean <= 0 || r.On.TokPerSec <= 0 || r.Off.TokPerSec <= 0 || r.LatencyCI95[0] > r.LatencyCI95[1] {
+		t.Errorf("figures are missing: %s", out)
 	}
 }

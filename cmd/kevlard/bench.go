@@ -17,9 +17,9 @@ func (sh shell) benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure a local mesh of real daemons",
-		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand()},
+		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand()},
 		Action: func(c *cli.Context) error {
-			return usageError("bench needs what to measure: throughput or failover")
+			return usageError("bench needs what to measure: throughput, failover or overhead")
 		},
 	}
 }

@@ -42,3 +42,19 @@ func TestPrintFailover(t *testing.T) {
 		t.Errorf("alone:\n%s\ncompared:\n%s", alone.String(), compared.String())
 	}
 }
+
+func TestPrintOverhead(t *testing.T) {
+	var out strings.Builder
+	r := bench.OverheadReport{
+		LatencyMeanPct: 1.25, LatencyCI95: [2]float64{-0.5, 3}, SaturatedPairs: 1, ReplicatedBytes: 2e9, BytesPerToken: 24576, BytesExpected: 24577,
+		CPUSecondsGB: 3.5, CPU: bench.OverheadCPU{Receiver: bench.RoleCPU{Daemon: 0.75}},
+	}
+	if err := printOverhead(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"+1.25 %", "-0.50 to +3.00 %", "tok/s", "24576", "24577", "3.50 s for each GB", "0.75"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, out.String())
+		}
+	}
+}

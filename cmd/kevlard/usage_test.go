@@ -47,6 +47,8 @@ func TestUsage(t *testing.T) {
 		{"bench failover --slow-share 1", 2, "--slow-share 1: want more than 0 and less than 1"},
 		{"bench failover --calm 0s", 2, "--calm 0s: want a positive duration such as 5s"},
 		{"bench failover --faults 0", 2, "--faults 0: want at least 1"},
+		{"bench overhead --pairs 1", 2, "--pairs 1: want at least 2"},
+		{"bench overhead --nodes 4", 2, "--nodes 4 with --stages 4 and --standbys 1: want at least 8, so that every stage has that many other holders"},
 		{"leave --timeout -1s", 2, "flag --timeout is -1s: want a positive duration such as 60s"},
 		{"join", 2, "join needs at least one ADDR: the gossip address, HOST:PORT, of a member"},
 		{"force-leave", 2, "force-leave needs NODE"},

@@ -211,7 +211,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 		if s.fetch != nil {
 			at = min(at, s.fetch.until)
 		}
-		if !s.busy() || s.inBatch && s.parked == nil && s.export == nil {
+		if s.mayReplicate() {
 			at = min(at, s.standby.Deadline(policy))
 		}
 	}

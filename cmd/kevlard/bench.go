@@ -17,10 +17,10 @@ import (
 func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
-		Usage:       "measure a local mesh of real daemons",
-		Subcommands: []*cli.Command{benchThroughputCommand(), benchFailoverCommand()},
+		Usage:       "measure a local mesh of real daemons, and its parts",
+		Subcommands: []*cli.Command{benchThroughputCommand(), benchFailoverCommand(), benchKVCommand()},
 		Action: func(c *cli.Context) error {
-			return usageError("bench needs what to measure: throughput or failover")
+			return usageError("bench needs what to measure: throughput, failover or kv")
 		},
 	}
 }

@@ -25,6 +25,7 @@ type Config struct {
 	Mesh    Mesh
 	API     API
 	Models  Models
+	KV      KV
 	Engine  Engine
 	Control Control
 	Log     Log
@@ -55,6 +56,9 @@ type Mesh struct {
 	Bind     string // host:port, TCP
 	Fabric   string // address for activations, if not the advertised one
 	BulkPort int    // TCP port for bulk transfers
+
+	Transport string // of bulk transfers: auto, tcp or rdma
+	Plain     bool   // bulk transfers over TCP are not encrypted
 }
 
 // API is the HTTP side that clients see.
@@ -78,6 +82,11 @@ type Assign struct {
 	Layers kevlard.Layers
 }
 
+// KV says how copies of KV are kept and sent.
+type KV struct {
+	Bandwidth int // bytes a second that this node sends in bulk; 0: no cap
+}
+
 // Engine says how stages are computed.
 type Engine struct {
 	Threads int // compute threads of one engine; 0: half of the cores, shared
@@ -98,7 +107,7 @@ func Defaults() Config {
 	return Config{
 		Node:   Node{Role: RoleHost, DataDir: "/var/lib/kevlard"},
 		Ring:   Ring{Name: "default", Bind: "0.0.0.0:7946", Profile: "lan"},
-		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948},
+		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948, Transport: "auto"},
 		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256},
 		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
 		Log:    Log{Level: "info", Format: "text"},

@@ -38,6 +38,8 @@ func TestProblems(t *testing.T) {
 		{"port 0", "[mesh]\nbind = '10.0.0.1:0'\n", `f.toml:2: mesh.bind: "10.0.0.1:0" has no valid port: want 1 to 65535`},
 		{"bulk port", "[mesh]\nbulk_port = 70000\n", `f.toml:2: mesh.bulk_port: 70000 is out of range: want 1 to 65535`},
 		{"fabric", "[mesh]\nfabric = 'ib0'\n", `f.toml:2: mesh.fabric: "ib0" is not an IP address`},
+		{"transport", "[mesh]\ntransport = 'quic'\n", `f.toml:2: mesh.transport: "quic" is not allowed: want auto or tcp or rdma`},
+		{"bandwidth", "[kv]\nbandwidth = 1000\n", `f.toml:2: kv.bandwidth: 1000 is too small: want 0 (no cap) or at least 65536 bytes a second`},
 		{"open API", "[api]\nlisten = '0.0.0.0:8080'\n", `f.toml:2: api.listen: "0.0.0.0:8080" is reachable from other hosts, which needs API keys: set api.keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1`},
 		{"open API port", "[api]\nlisten = ':8080'\n", `f.toml:2: api.listen: ":8080" is not an address: want HOST:PORT`},
 		{"certificate alone", "[api]\ntls_cert = '/c'\n", `f.toml:2: api.tls_cert: TLS needs the certificate's key too: set api.tls_key`},
@@ -168,7 +170,7 @@ standbys = 1
 standby = "ram"
 replicate_tokens = 1
 replicate_ms = 1
-bandwidth = 1
+bandwidth = 1000000000
 high_water = 85
 shed_water = 95
 checkpoint_url = "file:///c"
@@ -206,8 +208,8 @@ endpoint = "x"
 	}
 	slices.Sort(inert)
 	want := "api.resume_window control.group engine.backend_dir engine.devices " +
-		"kv.bandwidth kv.block_tokens kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.ram_bytes kv.replicate_ms " +
-		"kv.replicate_tokens kv.shed_water kv.standby kv.standbys mesh.plain mesh.transport metrics.listen models.serve trace.endpoint"
+		"kv.block_tokens kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.ram_bytes kv.replicate_ms " +
+		"kv.replicate_tokens kv.shed_water kv.standby kv.standbys metrics.listen models.serve trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {
 		t.Errorf("without effect:\n%s\nwant\n%s", got, want)
 	}

@@ -59,8 +59,8 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.bind", dst: &c.Mesh.Bind, check: func() error { return checkHostPort(c.Mesh.Bind) }, Doc: "mesh address, TCP"},
 		{Key: "mesh.fabric", dst: &c.Mesh.Fabric, check: func() error { return checkOptionalAddr(c.Mesh.Fabric) }, Doc: "address at which others reach the mesh, if not the advertised one"},
 		{Key: "mesh.bulk_port", dst: &c.Mesh.BulkPort, check: func() error { return inRange(c.Mesh.BulkPort, 1, 65535) }, Doc: "TCP port of bulk transfers"},
-		{Key: "mesh.transport"},
-		{Key: "mesh.plain"},
+		{Key: "mesh.transport", dst: &c.Mesh.Transport, check: func() error { return oneOf(c.Mesh.Transport, "auto", "tcp", "rdma") }, Doc: "how bulk transfers travel: auto (the best that both ends have), tcp or rdma"},
+		{Key: "mesh.plain", dst: &c.Mesh.Plain, Doc: "bulk transfers over TCP without encryption, on a trusted fabric only; the same on all nodes"},
 		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
 		{Key: "api.keys_file", dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api); read again at SIGHUP"},
@@ -78,7 +78,7 @@ func (c *Config) Fields() []Field {
 		{Key: "kv.standby"},
 		{Key: "kv.replicate_tokens"},
 		{Key: "kv.replicate_ms"},
-		{Key: "kv.bandwidth"},
+		{Key: "kv.bandwidth", dst: &c.KV.Bandwidth, check: func() error { return bandwidth(c.KV.Bandwidth) }, Doc: "most bytes a second that this node sends in bulk, over all peers; 0: no cap"},
 		{Key: "kv.high_water"},
 		{Key: "kv.shed_water"},
 		{Key: "kv.checkpoint_url"},
@@ -108,6 +108,17 @@ func oneOf(v string, allowed ...string) error {
 func inRange(v, lo, hi int) error {
 	if v < lo || v > hi {
 		return fmt.Errorf("%d is out of range: want %d to %d", v, lo, hi)
+	}
+	return nil
+}
+
+// minBandwidth is the smallest cap in bytes a second; under it a transfer would look
+// stalled to its receiver.
+const minBandwidth = 64 << 10
+
+func bandwidth(v int) error {
+	if v != 0 && v < minBandwidth {
+		return fmt.Errorf("%d is too small: want 0 (no cap) or at least %d bytes a second", v, minBandwidth)
 	}
 	return nil
 }

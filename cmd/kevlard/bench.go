@@ -16,10 +16,10 @@ import (
 func (sh shell) benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
-		Usage:       "measure a local mesh of real daemons",
-		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand()},
+		Usage:       "measure a local mesh of real daemons, and its parts",
+		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand()},
 		Action: func(c *cli.Context) error {
-			return usageError("bench needs what to measure: throughput, failover or overhead")
+			return usageError("bench needs what to measure: throughput, failover, overhead or kv")
 		},
 	}
 }

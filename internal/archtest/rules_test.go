@@ -38,7 +38,8 @@ func imports() map[string][]string {
 		// Wiring.
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
-			"internal/devmesh/netfault", "internal/lifecycle", "kvstream/index", "membership", "model", "model/chat", "node", "stage", "topology",
+			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "kvstream/codec", "kvstream/index", "membership", "model",
+			"model/chat", "model/fairy", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
 
@@ -55,6 +56,7 @@ func imports() map[string][]string {
 		"internal/devmesh/load":     {},
 		"internal/devmesh/netfault": {},
 		"internal/docrun":           {},
+		"internal/kvbench":          {"", "kvstream/mover", "kvstream/tcp"},
 		"internal/lifecycle":        {},
 		"internal/measure":          {},
 		"internal/sim":              {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
@@ -91,7 +93,7 @@ func quarantine() []quarantined {
 	return []quarantined{
 		{"github.com/ollama/ollama", []string{"engine", "model"}, "it panics, aborts and logs on its own account"},
 		{"github.com/hashicorp/memberlist", []string{"membership", "membership/memtransport", "daemon"}, "its settings and gaps are that package's business"},
-		{"github.com/libp2p", []string{"mesh", "daemon", "kvstream/tcp"}, "connections belong to the mesh; the daemon only signs its record, bulk only proves the mesh's identity"},
+		{"github.com/libp2p", []string{"mesh", "daemon", "kvstream/tcp", "internal/kvbench"}, "connections belong to the mesh; the daemon only signs its record, bulk only proves the mesh's identity"},
 		{"github.com/fxamacker/cbor", []string{"protocol", "mesh", "membership", "daemon", "engine", "model"}, "bytes are decoded where their format is documented"},
 		{"github.com/prometheus", []string{"daemon", "api", "cmd/kevlard"}, "cores never measure themselves"},
 		{"github.com/urfave/cli", []string{"cmd/kevlard"}, "flags end at the command line"},

@@ -37,13 +37,20 @@ func speed(bytes int, each time.Duration, f func()) float64 {
 	return float64(n) / 1e9 / time.Since(began).Seconds()
 }
 
-// Pays reports whether compressing moves a stream faster than sending it as it is: over a
-// link of so many GB/s, with a codec of so many (the slower of its two ends, all the cores
-// that it may use). Both ends work beside the link, so the slowest of the three counts. A
+// PaysBelow returns the speed of a link, in GB/s, below which compressing moves a stream
+// faster than sending it as it is, for a codec of so many GB/s: the slower of its two ends,
+// all the cores that it may use. It works beside the link, so the slower of the two counts. A
 // gain of under a tenth is none: compression costs cores that engines could have.
-func Pays(ratio, codecGBs, linkGBs float64) bool {
-	return min(codecGBs, ratio*linkGBs) > 1.1*linkGBs
+func PaysBelow(ratio, codecGBs float64) float64 {
+	const gain = 1.1
+	if ratio <= gain {
+		return 0
+	}
+	return codecGBs / gain
 }
+
+// Pays reports whether compressing pays on a link of so many GB/s.
+func Pays(ratio, codecGBs, linkGBs float64) bool { return linkGBs < PaysBelow(ratio, codecGBs) }
 
 // SyntheticDim is the width of a key or value row of a Llama-3.1-8B layer: 8 KV heads of
 // 128.

@@ -74,7 +74,7 @@ func (m *Mover) serve(c *net.TCPConn) {
 	}
 	m.cfg.Log.Debug("bulk connection accepted", "peer", g.key.node, "slot", g.key.slot, "addr", c.RemoteAddr())
 	in := newInput(g.stream, readBuffer)
-	in.from, in.plain, in.handler, in.counts = g.key.node, m.cfg.Plain, m.cfg.Handler, &m.counts
+	in.from, in.summed, in.handler, in.counts = g.key.node, m.cfg.summed(), m.cfg.Handler, &m.counts
 	in.busy = func(b bool) { s.busy = b }
 	err = in.run()
 	if err == nil {
@@ -159,6 +159,9 @@ func (m *Mover) admit(ctx context.Context, s *socket, stream io.ReadWriter, id s
 	}
 	if o.to != m.cfg.Self {
 		return nil, fmt.Errorf("this is node %q, not %q", m.cfg.Self, o.to)
+	}
+	if want := m.cfg.transport(); o.transport != want {
+		return nil, fmt.Errorf("the peer uses transport %d (1 TLS, 2 plain, 3 plain without checksums), this node %d", o.transport, want)
 	}
 	if m.cfg.Plain {
 		err = m.challenge(ctx, stream, o.from, first.encode())

@@ -146,6 +146,12 @@ func TestModesMustBeEqual(t *testing.T) {
 
 	net = newTestNet(t, true)
 	a = net.start("a", &tray{})
+	net.tune = func(c *Config) { c.Unsummed = true }
+	net.start("b", &tray{})
+	refused(t, a, "the peer uses transport 2 (1 TLS, 2 plain, 3 plain without checksums), this node 3")
+
+	net = newTestNet(t, true)
+	a = net.start("a", &tray{})
 	net.tune = func(c *Config) { c.Plain = false }
 	net.start("b", &tray{})
 	refused(t, a, "the peer speaks plain TCP, this node TLS: set mesh.plain alike on both")

@@ -22,6 +22,10 @@ type Config struct {
 	Listen string
 	// Plain turns encryption off. Both ends must say the same.
 	Plain bool
+	// Unsummed leaves out the checksum of each body that Plain adds, for users whose headers
+	// carry one that they check: it costs a pass over every byte at both ends. Both ends
+	// must say the same. TLS has its own.
+	Unsummed bool
 	// Key is the node's mesh key, whose peer ID it proves in TLS. Unused with Plain.
 	Key crypto.PrivKey
 	// Resolve returns where a node is, false if it is not (yet) known. It is asked at
@@ -59,6 +63,20 @@ type Peer struct {
 	ID   string // libp2p peer ID in its text form; unused with Plain
 	Addr string // host:port
 }
+
+// transport is how the wire format names the mode.
+func (c Config) transport() uint8 {
+	switch {
+	case !c.Plain:
+		return transportTLS
+	case c.Unsummed:
+		return transportUnsummed
+	}
+	return transportPlain
+}
+
+// summed reports whether bodies carry checksums.
+func (c Config) summed() bool { return c.transport() == transportPlain }
 
 func (c Config) withDefaults() Config {
 	c.Conns = cmp.Or(c.Conns, defaultConns)

@@ -51,10 +51,9 @@ func (m *Mover) greet(ctx context.Context, s *socket, p Peer, to kevlard.NodeID,
 	if err := setOptions(s.TCPConn, m.cfg.Stall); err != nil {
 		return nil, err
 	}
-	o := opening{transport: transportPlain, slot: uint8(index), number: m.attempts.Add(1), incarnation: m.incarnation, nonce: newNonce(), from: m.cfg.Self, to: to}
+	o := opening{transport: m.cfg.transport(), slot: uint8(index), number: m.attempts.Add(1), incarnation: m.incarnation, nonce: newNonce(), from: m.cfg.Self, to: to}
 	var stream io.ReadWriter = s
 	if !m.cfg.Plain {
-		o.transport = transportTLS
 		conf, err := m.identity.client(p.ID)
 		if err != nil {
 			return nil, err

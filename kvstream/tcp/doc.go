@@ -33,7 +33,7 @@
 //	8       n     fields, in order; strings have one length byte and 1 to 255 bytes
 //
 //	kind         from      fields
-//	1 open       dialler   transport (1 byte: 1 TLS, 2 plain), slot (1 byte), number of the
+//	1 open       dialler   transport (1 byte: 1 TLS, 2 plain, 3 plain without checksums), slot (1 byte), number of the
 //	                       connection (8 bytes), incarnation (16 bytes), nonce (32 bytes),
 //	                       dialler's node (string), acceptor's node (string)
 //	2 challenge  acceptor  nonce (32 bytes), MAC (32 bytes)     plain only
@@ -56,7 +56,7 @@
 //	12      4     low half of the XXH3 of the 12 bytes before and the header
 //	16      h     header
 //	16+h    b     body
-//	16+h+b  8     plain only: checksum of the body
+//	16+h+b  8     transport 2 only: checksum of the body
 //
 // The checksum chains XXH3 (64 bits) over the body cut at each 64 KiB: the hash of one
 // segment, from 0, is the seed of the next. TLS needs none. A piece that breaks

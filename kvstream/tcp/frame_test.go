@@ -105,7 +105,7 @@ func (h *tray) Lost(kevlard.NodeID, error)             {}
 
 func inputOf(r io.Reader, h mover.Handler, plain bool, size int) *input {
 	in := newInput(r, size)
-	in.from, in.plain, in.handler, in.counts = "a", plain, h, new(counts)
+	in.from, in.summed, in.handler, in.counts = "a", plain, h, new(counts)
 	return in
 }
 

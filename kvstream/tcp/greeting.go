@@ -34,8 +34,9 @@ const (
 	macLen      = sha256.Size
 	minSecret   = 16
 
-	transportTLS   = 1
-	transportPlain = 2
+	transportTLS      = 1
+	transportPlain    = 2
+	transportUnsummed = 3
 )
 
 // greeting is one message before the pieces.
@@ -112,8 +113,8 @@ func decodeOpening(b []byte) (opening, error) {
 		return opening{}, fmt.Errorf("open: %d bytes, want at least %d", len(b), fixedOpening)
 	}
 	o := opening{transport: b[0], slot: b[1], number: binary.BigEndian.Uint64(b[2:])}
-	if o.transport != transportTLS && o.transport != transportPlain {
-		return opening{}, fmt.Errorf("open at byte 0: transport %d, want 1 (TLS) or 2 (plain)", o.transport)
+	if o.transport < transportTLS || o.transport > transportUnsummed {
+		return opening{}, fmt.Errorf("open at byte 0: transport %d, want 1 (TLS), 2 (plain) or 3 (plain without checksums)", o.transport)
 	}
 	if o.slot >= maxConns {
 		return opening{}, fmt.Errorf("open at byte 1: slot %d, want 0 to %d", o.slot, maxConns-1)

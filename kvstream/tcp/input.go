@@ -16,8 +16,8 @@ var errCorrupt = errors.New("damaged on the way")
 // input decodes the pieces of one accepted connection and hands them on.
 type input struct {
 	from    kevlard.NodeID
-	src     io.Reader // TLS or the socket itself
-	plain   bool
+	src     io.Reader  // TLS or the socket itself
+	summed  bool       // a checksum follows each body
 	busy    func(bool) // tells the socket whether the other end owes bytes
 	handler mover.Handler
 	counts  *counts
@@ -114,7 +114,7 @@ func (in *input) body(b []byte) error {
 		if err := in.full(b[:n]); err != nil {
 			return err
 		}
-		if in.plain {
+		if in.summed {
 			in.sum.write(b[:n])
 		}
 		b = b[n:]
@@ -122,9 +122,9 @@ func (in *input) body(b []byte) error {
 	return in.check(in.sum.value())
 }
 
-// check compares the checksum that follows a body in plain mode.
+// check compares the checksum that follows a body where there is one.
 func (in *input) check(got uint64) error {
-	if !in.plain {
+	if !in.summed {
 		return nil
 	}
 	b, err := in.need(sumLen)
@@ -141,7 +141,7 @@ func (in *input) check(got uint64) error {
 
 // skip drops a refused body. Its checksum, if any, is dropped too: nobody uses it.
 func (in *input) skip(n int) error {
-	if in.plain {
+	if in.summed {
 		n += sumLen
 	}
 	for n > 0 {

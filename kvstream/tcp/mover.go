@@ -87,6 +87,9 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 	if err != nil {
 		return fmt.Errorf("send to %s: %w", to, err)
 	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("send to %s: %w", to, context.Cause(ctx))
+	}
 	slots, err := m.peer(to)
 	if err != nil {
 		return err
@@ -97,8 +100,11 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 		if err != nil {
 			return err
 		}
-		w, err := c.queue.put(ctx, header, body, size)
-		if err == nil && w != nil {
+		w, now, err := c.queue.put(ctx, header, body, size)
+		switch {
+		case now:
+			err = c.direct(ctx, w)
+		case w != nil:
 			err = c.await(ctx, w)
 		}
 		if errors.Is(err, errIdle) {
@@ -110,28 +116,6 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 		}
 		return err
 	}
-}
-
-// await returns when the memory of a large piece is its sender's again.
-func (c *outgoing) await(ctx context.Context, w *work) error {
-	var err error
-	select {
-	case err = <-w.done:
-	case <-ctx.Done():
-		select {
-		case err = <-w.done: // just in time
-		default:
-			if !c.queue.drop(w) {
-				c.fail(errGivenUp)
-				<-w.done
-			}
-			return fmt.Errorf("send to %s: %w", c.slot.to, context.Cause(ctx))
-		}
-	}
-	if err != nil && !errors.Is(err, mover.ErrBroken) && !errors.Is(err, mover.ErrClosed) {
-		err = fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
-	}
-	return err
 }
 
 // peer returns the slots of a peer.

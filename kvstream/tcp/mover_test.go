@@ -100,6 +100,15 @@ func (n *testNet) proxy(node kevlard.NodeID) *proxy {
 	return n.proxies[node]
 }
 
+// modes are what the conformance suite runs in.
+func modes() map[string]func(*Config) {
+	return map[string]func(*Config){
+		"tls":      func(*Config) {},
+		"plain":    func(c *Config) { c.Plain = true },
+		"unsummed": func(c *Config) { c.Plain, c.Unsummed = true, true },
+	}
+}
+
 // eachMode runs a test with TLS and plain.
 func eachMode(t *testing.T, f func(t *testing.T, net *testNet)) {
 	for _, plain := range []bool{false, true} {
@@ -108,10 +117,11 @@ func eachMode(t *testing.T, f func(t *testing.T, net *testNet)) {
 }
 
 func TestConformance(t *testing.T) {
-	for _, plain := range []bool{false, true} {
-		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+	for name, tune := range modes() {
+		t.Run(name, func(t *testing.T) {
 			movertest.Run(t, func(t *testing.T) movertest.Network {
-				net := newTestNet(t, plain)
+				net := newTestNet(t, false)
+				net.tune = tune
 				return movertest.Network{
 					Start:  func(node kevlard.NodeID, h mover.Handler) mover.Mover { return net.start(node, h) },
 					Cut:    func(node kevlard.NodeID) { net.proxy(node).cut() },

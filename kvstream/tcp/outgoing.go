@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -31,7 +32,7 @@ type outgoing struct {
 	out    *output
 	made   time.Time
 
-	carried int64 // bytes, of the writer
+	carried int64 // bytes; of whoever writes
 
 	finished atomic.Bool   // this direction is closed
 	broken   chan struct{} // closed by fail
@@ -43,10 +44,10 @@ type outgoing struct {
 func newOutgoing(m *Mover, s *slot, sock *socket, secure *tls.Conn) *outgoing {
 	c := &outgoing{
 		mover: m, slot: s, socket: sock, secure: secure, made: time.Now(),
-		queue:  newQueue(s.to, m.cfg.Plain, &m.blocks),
+		queue:  newQueue(s.to, m.cfg.summed(), &m.blocks),
 		broken: make(chan struct{}), gone: make(chan struct{}),
 	}
-	c.out = newOutput(sock, secure, m.chunk(), c.pace)
+	c.out = newOutput(sock, secure, m.cfg.summed(), m.chunk(), c.pace)
 	return c
 }
 
@@ -84,37 +85,102 @@ func (c *outgoing) write() {
 	idle := time.NewTimer(c.mover.cfg.Idle)
 	defer idle.Stop()
 	var items []*work
+	var used uint64
 	for {
 		select {
 		case <-c.queue.wake:
 		case <-idle.C:
-			c.queue.end(errIdle)
+			now := c.queue.used()
+			if now == used {
+				c.queue.end(errIdle)
+			}
+			used = now
+			idle.Reset(c.mover.cfg.Idle)
 		case <-c.broken:
 			return
 		}
 		var ended error
 		items, ended = c.queue.take(items)
+		if len(items) == 0 && ended == nil {
+			continue
+		}
 		if err := c.batch(items); err != nil {
 			c.fail(err)
 			return
 		}
 		clear(items)
-		switch {
-		case ended == nil:
-			idle.Reset(c.mover.cfg.Idle)
-			if c.carried > connBytes {
-				c.queue.end(errIdle)
-			}
-		case len(items) == 0:
+		if len(items) == 0 { // after the end nothing comes in
 			c.finished.Store(true)
 			if err := c.out.finish(); err != nil {
 				c.fail(err)
 			}
 			return
-		default:
-			c.queue.stir() // look once more, then finish
 		}
+		c.queue.release()
 	}
+}
+
+// direct sends one large piece in its sender's own goroutine.
+func (c *outgoing) direct(ctx context.Context, w *work) error {
+	stop := context.AfterFunc(ctx, func() { c.fail(errGivenUp) })
+	err := c.out.piece(w)
+	if err == nil {
+		err = c.flush()
+	}
+	if err != nil {
+		c.fail(err)
+	}
+	taken := !stop()
+	c.queue.release()
+	if taken {
+		return c.givenUp(ctx)
+	}
+	return c.explain(err)
+}
+
+// await returns when the memory of a large piece is its sender's again.
+func (c *outgoing) await(ctx context.Context, w *work) error {
+	select {
+	case err := <-w.done:
+		return c.explain(err)
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-w.done: // just in time
+		return c.explain(err)
+	default:
+	}
+	if !c.queue.drop(w) {
+		c.fail(errGivenUp)
+		<-w.done
+	}
+	return c.givenUp(ctx)
+}
+
+// explain makes an error of the connection one of its sender's.
+func (c *outgoing) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-c.broken:
+		err = c.cause // err may be only what followed from it
+	default:
+	}
+	return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+}
+
+// givenUp is the error of a sender whose context has ended.
+func (c *outgoing) givenUp(ctx context.Context) error {
+	return fmt.Errorf("send to %s: %w", c.slot.to, context.Cause(ctx))
+}
+
+// flush ends a batch, and the connection when it has carried enough.
+func (c *outgoing) flush() error {
+	if c.carried > connBytes {
+		c.queue.end(errIdle)
+	}
+	return c.out.flush()
 }
 
 // batch sends items. Each is answered for exactly once, whatever happens.
@@ -126,7 +192,7 @@ func (c *outgoing) batch(items []*work) error {
 			if err == nil {
 				err = c.out.block(w.block)
 			}
-			c.queue.release(w)
+			c.queue.recycle(w)
 		case err != nil:
 			w.done <- err
 		case c.queue.begin(w):
@@ -137,22 +203,16 @@ func (c *outgoing) batch(items []*work) error {
 	if err != nil {
 		return err
 	}
-	return c.out.flush()
+	return c.flush()
 }
 
 // abandon answers for what will not be sent.
 func (c *outgoing) abandon() {
-	items, err := c.queue.take(nil)
-	select {
-	case <-c.broken:
-		err = c.cause
-	default:
-	}
-	for _, w := range items {
+	for _, w := range c.queue.drain() { // none, unless it is broken
 		if w.block != nil {
-			c.queue.release(w)
+			c.queue.recycle(w)
 		} else {
-			w.done <- err
+			w.done <- c.cause
 		}
 	}
 }

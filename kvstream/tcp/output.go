@@ -14,6 +14,7 @@ const maxRecord = 16 << 10
 type output struct {
 	socket *socket
 	secure *tls.Conn // nil: plain
+	summed bool      // a checksum follows each body
 	pace   func(bytes int) error
 
 	chunk  int    // most bytes between two calls of pace
@@ -23,8 +24,8 @@ type output struct {
 	sum    sum
 }
 
-func newOutput(s *socket, secure *tls.Conn, chunk int, pace func(int) error) *output {
-	o := &output{socket: s, secure: secure, pace: pace, chunk: chunk}
+func newOutput(s *socket, secure *tls.Conn, summed bool, chunk int, pace func(int) error) *output {
+	o := &output{socket: s, secure: secure, summed: summed, pace: pace, chunk: chunk}
 	if secure != nil {
 		o.record = make([]byte, 0, maxRecord)
 		s.Gather(recordsBytes)
@@ -74,26 +75,30 @@ func (o *output) pieceTLS(w *work) error {
 func (o *output) piecePlain(w *work) error {
 	o.sum.reset()
 	o.vector = append(o.vector[:0], o.head)
-	room := o.chunk
+	held := 0
 	for _, part := range w.body {
 		for len(part) > 0 {
-			n := min(len(part), room)
-			o.sum.write(part[:n])
+			if held == o.chunk || len(o.vector) == maxVector {
+				if err := o.writeVector(held); err != nil {
+					return err
+				}
+				held = 0
+			}
+			n := min(len(part), o.chunk-held)
+			if o.summed {
+				o.sum.write(part[:n])
+			}
 			o.vector = append(o.vector, part[:n])
-			part = part[n:]
-			if room -= n; room > 0 && len(o.vector) < maxVector {
-				continue
-			}
-			if err := o.writeVector(o.chunk - room); err != nil {
-				return err
-			}
-			room = o.chunk
+			part, held = part[n:], held+n
 		}
 	}
-	var sum [sumLen]byte
-	binary.BigEndian.PutUint64(sum[:], o.sum.value())
-	o.vector = append(o.vector, sum[:])
-	return o.writeVector(o.chunk - room + sumLen)
+	if o.summed {
+		var sum [sumLen]byte
+		binary.BigEndian.PutUint64(sum[:], o.sum.value())
+		o.vector = append(o.vector, sum[:])
+		held += sumLen
+	}
+	return o.writeVector(held)
 }
 
 // maxVector is the most parts of one vectored write.

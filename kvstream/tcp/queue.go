@@ -30,51 +30,79 @@ const (
 	dropped // the sender gave up before it began
 )
 
-// queue is what one connection still has to send. Its writer takes all of it at once.
+// queue is what one connection still has to send, and who may write: the connection's
+// writer, which takes all there is at once, or a sender of a large piece that finds
+// nothing before it and is spared two changes of goroutine.
 type queue struct {
-	to    kevlard.NodeID
-	plain bool
-	pool  *sync.Pool // of *[]byte with blockBytes of capacity
+	to     kevlard.NodeID
+	summed bool       // a checksum follows each body
+	pool   *sync.Pool // of *[]byte with blockBytes of capacity
 
 	mu      sync.Mutex
 	items   []*work
 	bytes   int           // in blocks
 	pieces  int           // large ones
 	waiters int           // senders that wait for room
+	writing bool          // somebody uses the connection's output
+	uses    uint64        // pieces accepted
 	room    chan struct{} // closed when the writer has taken the items
 	err     error         // set once: nothing is accepted any more
 	wake    chan struct{} // capacity 1: there are items, or err is set
 }
 
-func newQueue(to kevlard.NodeID, plain bool, pool *sync.Pool) *queue {
-	return &queue{to: to, plain: plain, pool: pool, room: make(chan struct{}), wake: make(chan struct{}, 1)}
+func newQueue(to kevlard.NodeID, summed bool, pool *sync.Pool) *queue {
+	return &queue{to: to, summed: summed, pool: pool, room: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
-// put waits for room and queues a piece. A large piece is returned, to wait for.
-func (q *queue) put(ctx context.Context, header []byte, body [][]byte, size int) (*work, error) {
+// put waits for room and queues a piece. A large piece is returned, to wait for; if
+// now is true, the caller is to write it itself and then call release.
+func (q *queue) put(ctx context.Context, header []byte, body [][]byte, size int) (w *work, now bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.err == nil && (q.bytes >= queueBytes || q.pieces >= queuePieces) {
 		if q.waiters >= maxWaiters {
-			return nil, fmt.Errorf("send to %s: %w (%d): let earlier ones finish first", q.to, mover.ErrBusy, maxWaiters)
+			return nil, false, fmt.Errorf("send to %s: %w (%d): let earlier ones finish first", q.to, mover.ErrBusy, maxWaiters)
 		}
 		if err := q.await(ctx); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
 	if q.err != nil {
-		return nil, q.err
+		return nil, false, q.err
 	}
-	if size > smallPiece {
-		w := &work{header: header, body: body, size: size, done: make(chan error, 1)}
-		q.items = append(q.items, w)
-		q.pieces++
+	q.uses++
+	if size <= smallPiece {
+		q.copyLocked(header, body, size)
 		q.stir()
-		return w, nil
+		return nil, false, nil
 	}
-	q.copyLocked(header, body, size)
+	w = &work{header: header, body: body, size: size}
+	if !q.writing && len(q.items) == 0 {
+		q.writing = true
+		return w, true, nil
+	}
+	w.done = make(chan error, 1)
+	q.items = append(q.items, w)
+	q.pieces++
 	q.stir()
-	return nil, nil
+	return w, false, nil
+}
+
+// release ends the caller's use of the output.
+func (q *queue) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.writing = false
+	if len(q.items) > 0 || q.err != nil {
+		q.stir()
+	}
+}
+
+// used returns how many pieces were accepted.
+func (q *queue) used() uint64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.uses
 }
 
 // await waits, unlocked, until the writer has taken the items.
@@ -108,7 +136,7 @@ func (q *queue) copyLocked(header []byte, body [][]byte, size int) {
 	for _, b := range body {
 		w.block = append(w.block, b...)
 	}
-	if q.plain {
+	if q.summed {
 		w.block = binary.BigEndian.AppendUint64(w.block, sumOf(w.block[at:]))
 	}
 	q.bytes += need
@@ -129,10 +157,16 @@ func (q *queue) stir() {
 	}
 }
 
-// take returns all items, and err if the queue was ended.
+// take returns all items, and err if the queue was ended. If there is either, the
+// output is the caller's until release. There is neither while somebody else writes, who
+// will wake the writer.
 func (q *queue) take(into []*work) ([]*work, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.writing {
+		return into[:0], nil
+	}
+	q.writing = len(q.items) > 0 || q.err != nil
 	into = append(into[:0], q.items...)
 	clear(q.items)
 	q.items, q.bytes, q.pieces = q.items[:0], 0, 0
@@ -141,6 +175,15 @@ func (q *queue) take(into []*work) ([]*work, error) {
 		q.room = make(chan struct{})
 	}
 	return into, q.err
+}
+
+// drain returns all items of a queue that has ended, even if somebody still writes.
+func (q *queue) drain() []*work {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.items
+	q.items = nil
+	return items
 }
 
 // begin reports whether a large piece is still wanted, and if so makes it one that
@@ -178,9 +221,5 @@ func (q *queue) end(err error) {
 	q.stir()
 }
 
-// release gives a block back to the pool.
-func (q *queue) release(w *work) {
-	if w.block != nil {
-		q.pool.Put(&w.block)
-	}
-}
+// recycle gives a block back to the pool.
+func (q *queue) recycle(w *work) { q.pool.Put(&w.block) }

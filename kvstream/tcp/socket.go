@@ -26,9 +26,10 @@ type socket struct {
 	peeked    []byte
 	readUntil time.Time
 
-	mu      sync.Mutex // TLS writes alerts from its reading side too
-	gather  bool       // Write collects, Flush writes
-	pending []byte
+	mu         sync.Mutex // TLS writes alerts from its reading side too
+	gather     bool       // Write collects, Flush writes
+	pending    []byte
+	writeUntil time.Time
 }
 
 func newSocket(c *net.TCPConn, stall time.Duration) *socket {
@@ -119,27 +120,27 @@ func (s *socket) Vector(v net.Buffers) error {
 // are progress, and the kernel's own bound (TCP_USER_TIMEOUT) is on those that
 // the peer has not acknowledged.
 func (s *socket) writeLocked(v net.Buffers) (int, error) {
-	total, wait := 0, s.stall
+	total, grace := 0, false
 	for {
-		if err := s.SetWriteDeadline(time.Now().Add(wait)); err != nil {
-			return total, err
+		if now := time.Now(); grace || s.writeUntil.Sub(now) < s.stall { // as in Read
+			s.writeUntil = now.Add(s.stall + s.stall/4)
+			if grace {
+				s.writeUntil = now.Add(kevlard.LateGrace)
+			}
+			if err := s.SetWriteDeadline(s.writeUntil); err != nil {
+				return total, err
+			}
 		}
 		n, err := v.WriteTo(s.TCPConn)
 		total += int(n)
-		if err == nil {
-			return total, nil
-		}
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
+		if err == nil || !errors.Is(err, os.ErrDeadlineExceeded) {
 			return total, err
 		}
-		switch {
-		case n > 0:
-			wait = s.stall
-		case wait == s.stall:
-			wait = kevlard.LateGrace // as in Read
-		default:
+		s.writeUntil = time.Time{}
+		if n == 0 && grace {
 			return total, fmt.Errorf("%w for %v: the peer takes no bytes", errStalled, s.stall)
 		}
+		grace = n == 0
 	}
 }
 

@@ -52,11 +52,16 @@ type Config struct {
 	MeshListen string
 	// MeshAdvertise is like GossipAdvertise.
 	MeshAdvertise string
-	// APIAddr is the host:port of the HTTP API, told to others as it is. Empty: none.
+	// APIAddr is the host:port that the HTTP API listens on. Others are told it, with
+	// the ring's address where it is unspecified, and nothing where it is a loopback
+	// one that they can't reach. Empty: none.
 	APIAddr string
+	// APITLS says that the API speaks HTTPS.
+	APITLS bool
 
 	// BulkListen is the ip:port where KV from peers is taken. Empty: this node keeps
-	// no copies, and what its stages compute has none. It is advertised like the mesh.
+	// no copies, and what its stages compute has none. Others are told its port with
+	// the mesh's address.
 	BulkListen string
 	// BulkPlain turns encryption of KV on the way off, for a trusted fabric. It must
 	// be the same on all nodes.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -142,37 +141,19 @@ func (d *Daemon) describe() (record, []node.Assigned) {
 // bindRing binds gossip; the mesh and bulk transport are bound, so their ports are
 // known.
 func (d *Daemon) bindRing(deps Deps) error {
-	gossip, err := membership.Advertise(d.cfg.GossipAdvertise, d.cfg.GossipBind, d.cfg.Dev, membership.SystemInterfaces)
+	at, err := d.cfg.endpoints(d.mesh.Addr(), d.bulk, membership.SystemInterfaces)
 	if err != nil {
-		return fmt.Errorf("ring %w", err)
-	}
-	fabric, err := membership.Advertise(d.cfg.MeshAdvertise, d.mesh.Addr(), d.cfg.Dev, membership.SystemInterfaces)
-	if err != nil {
-		return fmt.Errorf("mesh %w", err)
-	}
-	bulk := d.bulk
-	if bulk != "" {
-		if bulk, err = membership.Advertise(withoutPort(d.cfg.MeshAdvertise), bulk, d.cfg.Dev, membership.SystemInterfaces); err != nil {
-			return fmt.Errorf("bulk transport %w", err)
-		}
+		return err
 	}
 	d.ring, err = membership.New(membership.Config{
-		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
+		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: at.gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
 		Meta: membership.Meta{
-			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: fabric, Bulk: bulk,
-			API: d.cfg.APIAddr, Record: 1, Version: d.cfg.Version,
+			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: at.mesh, Bulk: at.bulk,
+			API: at.api, APITLS: d.cfg.APITLS, Record: 1, Version: d.cfg.Version,
 		},
 	})
 	return err
-}
-
-// withoutPort takes the port off the operator's words: it is the mesh's.
-func withoutPort(advertise string) string {
-	if host, _, err := net.SplitHostPort(advertise); err == nil {
-		return host
-	}
-	return advertise
 }
 
 // unbind releases the ports of mesh and bulk transport after a failed New.
@@ -187,10 +168,12 @@ func (d *Daemon) unbind() error {
 // Sessions still owned here are failed with "draining": call Leave before to let
 // them end. It can run only once.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := notify(systemd.SdNotifyReady); err != nil {
-		return err
+	if ctx.Err() == nil { // else it runs only to release what New bound, and never was ready
+		if err := notify(systemd.SdNotifyReady); err != nil {
+			return err
+		}
+		d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	}
-	d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	err := lifecycle.Run(ctx,
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
 		lifecycle.Part{Name: "ring", Run: d.ring.Run, Grace: ringGrace},

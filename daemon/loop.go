@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -211,7 +212,8 @@ type snapshot struct {
 	at      kevlard.Instant
 	node    node.Snapshot
 	view    topology.View
-	serving []serving // by model, in the order of view.Models
+	serving []serving        // by model, in the order of view.Models, without the strays
+	strays  []topology.Model // their names mean other models
 }
 
 // serving says whether a model has a complete route now.
@@ -252,7 +254,11 @@ func (d *Daemon) snapshot() *snapshot {
 func (d *Daemon) publishSnapshot(now kevlard.Instant) {
 	s := &snapshot{at: now, node: d.machine.Snapshot(now)}
 	s.view = s.node.View
+	s.strays = s.view.Strays()
 	for _, m := range s.view.Models() {
+		if slices.Contains(s.strays, m) {
+			continue
+		}
 		ok, missing := d.machine.Servable(m)
 		s.serving = append(s.serving, serving{m, ok, missing})
 	}

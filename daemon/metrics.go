@@ -63,6 +63,13 @@ func newMetrics(d *Daemon) *metrics {
 			Name: rejectedName, Help: rejectedHelp,
 		}, []string{"reason"}),
 	}
+	// What may be rare is there from the start, so that its rate is 0 and not unknown.
+	for _, kind := range []string{"prompt", "generated"} {
+		m.tokens.WithLabelValues(kind)
+	}
+	for _, phase := range []string{"detect", "reroute", "restore"} {
+		m.recovery.WithLabelValues(phase)
+	}
 	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -78,6 +85,9 @@ func (m *metrics) observeRecovery(f kevlard.Failover) {
 		m.recovery.WithLabelValues(phase).Observe(took.Seconds())
 	}
 }
+
+// Shed counts a request that the API turned away before it became a session.
+func (d *Daemon) Shed(reason string) { d.metrics.shed.WithLabelValues(reason).Inc() }
 
 // Gatherer returns the node's metrics registry, for /metrics.
 func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }

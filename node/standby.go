@@ -178,7 +178,7 @@ func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fet
 		m.fetched++
 		m.fetches[m.fetched] = pinned
 		out = append(out, SendStored{m.fetched, from, f.Stage, pinned.Runs, protocol.Rows{
-			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end],
+			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end], Try: f.Try,
 		}})
 	}
 	return out

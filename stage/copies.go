@@ -224,6 +224,10 @@ func (m *Machine) standbyLost(s *slot, cause string, out []Effect) []Effect {
 	return append(out, Reply{s.owner, lost})
 }
 
+// mayReplicate reports whether rows could be read now: one export at a time, and
+// none before the last prepare is answered.
+func (s *slot) mayReplicate() bool { return s.export == nil && !s.unanswered() }
+
 // replicate sends the rows that are due to the session's standby.
 func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect {
 	if s.standby.To == "" || s.closed || m.state != topology.Ready || m.slots[s.id] != s {
@@ -233,7 +237,7 @@ func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect
 	if s.standby.Overdue(now, policy) {
 		return m.standbyLost(s, "slow", out)
 	}
-	if s.export != nil || s.unanswered() {
+	if !s.mayReplicate() {
 		return out
 	}
 	from, to := s.standby.Next(now, policy)
@@ -246,5 +250,6 @@ func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect
 	m.counters.Exported += uint64(to - from)
 	return append(out, Export{m.engine, m.begin(now, t), s.cells.cell + from, s.standby.To, protocol.Rows{
 		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, CellBytes: m.cellBytes, Pos: from, Tokens: s.tokens[from:to:to],
+		Try: s.standby.Try(),
 	}})
 }

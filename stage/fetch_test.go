@@ -46,6 +46,53 @@ func (b *bench) loads(n int) {
 	}
 }
 
+// TestNothingIsDueThatWaits: what keeps rows from being sent keeps the stage from
+// asking to be woken for them, or it would be woken for ever.
+func TestNothingIsDueThatWaits(t *testing.T) {
+	for name, wait := range map[string]func(*bench){
+		"a fetch": func(b *bench) {
+			p := b.ask("s", 2, 60)
+			p.Standby, p.Source = "spare", "keeper"
+			b.prepare(p)
+			if f, _ := replies[protocol.Fetch](b); len(f) != 1 {
+				b.Fatalf("effects %+v, want a fetch", b.out)
+			}
+		},
+		"a load": func(b *bench) {
+			b.keep("s", "x", tokens(12), 12)
+			p := b.ask("s", 2, 20)
+			p.Standby, p.Salt = "spare", "x"
+			b.prepare(p)
+			if len(only[Load](b)) != 1 {
+				b.Fatalf("effects %+v, want a load", b.out)
+			}
+		},
+		"a batch": func(b *bench) {
+			b.send(item("s", 1, 5, 5, false, true))
+			b.prepare(b.ask("s", 2, 20))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, false, Limits{})
+			b.withStandby("s", 20)
+			b.send(item("s", 1, 0, 5, true, true))
+			b.finish(b.running())
+			wait(b)
+			for range 100 {
+				at := b.m.Deadline()
+				if at > b.now.Add(time.Minute) {
+					return
+				}
+				b.now = max(at, b.now)
+				b.out = b.m.Wake(b.now, 0, nil)
+				if len(b.out) == 0 && b.m.Deadline() <= b.now {
+					t.Fatalf("at %v it is woken, does nothing, and is to be woken at %v", b.now, b.m.Deadline())
+				}
+			}
+		})
+	}
+}
+
 func TestFetchThenLoad(t *testing.T) {
 	b := asking(t)
 	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 30}, nil)

@@ -102,6 +102,7 @@ type slot struct {
 	recovery  bool
 	credit    int
 	started   bool
+	decoding  bool // its prefill is done: each row is a token that somebody waits for
 
 	cells   span
 	tokens  []kevlard.Token // ids of the positions that arrived
@@ -210,7 +211,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 		if s.fetch != nil {
 			at = min(at, s.fetch.until)
 		}
-		if !s.busy() || s.inBatch && s.parked == nil && s.export == nil {
+		if s.mayReplicate() {
 			at = min(at, s.standby.Deadline(policy))
 		}
 	}

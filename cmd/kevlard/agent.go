@@ -22,6 +22,7 @@ import (
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/internal/lifecycle"
 	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/topology"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -170,6 +171,17 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 	return out, manifests, nil
 }
 
+// devices gives each stage the device that the configuration has for it.
+func devices(configured []string, assigned []daemon.AssignedStage) map[kevlard.StageKey]string {
+	out := map[kevlard.StageKey]string{}
+	for i, s := range assigned {
+		if len(configured) > 0 {
+			out[s.Key()] = configured[i%len(configured)]
+		}
+	}
+	return out
+}
+
 // threads returns the compute threads of one engine.
 func (a *agent) threads() int {
 	if n := a.cfg.Engine.Threads; n > 0 {
@@ -196,7 +208,8 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	dcfg := daemon.Config{
 		Name: kevlard.NodeID(cfg.Node.Name), Role: cfg.Node.Role, Ring: cfg.Ring.Name, Secret: secret, DataDir: cfg.Node.DataDir,
 		GossipBind: cfg.Ring.Bind, GossipAdvertise: cfg.Ring.Advertise, Join: cfg.Ring.Join, Profile: cfg.Ring.Profile,
-		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg), APIAddr: cfg.API.Listen, Control: cfg.Control.Socket,
+		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg),
+		APIAddr: cfg.API.Listen, APITLS: cfg.API.TLSCert != "", Control: cfg.Control.Socket,
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
@@ -219,23 +232,34 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, manifests: manifests, rows: batchRows, log: a.log}
+	launch := launcher{exe: exe, manifests: manifests, devices: devices(cfg.Engine.Devices, assigned), rows: batchRows, log: a.log}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
-		return errors.Join(err, socket.Close())
+		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
 	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.api, err = api.NewServer(api.Config{
 		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
-		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log,
+		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
 	}, a.gen, metrics)
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		return errors.Join(err, a.daemon.Run(ended), socket.Close())
+		return errors.Join(misconfigured(err), a.daemon.Run(ended), socket.Close())
 	}
 	return nil
+}
+
+// misconfigured gives errors that only another configuration mends their exit code:
+// a supervisor need not start the agent again.
+func misconfigured(err error) error {
+	advertise, refused := errors.AsType[*membership.AdvertiseError](err)
+	_, refusedAPI := errors.AsType[*api.ConfigError](err)
+	if refused && !advertise.Passing || refusedAPI {
+		return usageError("%w", err)
+	}
+	return err
 }
 
 // meshAdvertise returns the address of the mesh for others: the fabric's, or that

@@ -37,21 +37,29 @@ func imports() map[string][]string {
 
 		// Wiring.
 		"cmd/kevlard": {
-			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/devmesh", "internal/devmesh/load",
-			"internal/lifecycle", "kvstream/index", "membership", "model", "model/chat", "node", "stage", "topology",
+			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
+			"internal/devmesh/netfault", "internal/lifecycle", "kvstream/index", "membership", "model", "model/chat", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
 
 		// Proving.
-		"e2e":                   {},
-		"e2e/sdk":               {},
-		"internal/archtest":     {},
-		"internal/devmesh":      {"", "api", "daemon/report", "model", "model/fairy"},
-		"internal/devmesh/load": {},
-		"internal/docrun":       {},
-		"internal/lifecycle":    {},
-		"internal/sim":          {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
-		"internal/toymodel":     {"", "stage"},
+		"e2e":               {},
+		"e2e/sdk":           {},
+		"internal/archtest": {},
+		"internal/bench": {
+			"", "daemon/report", "internal/devmesh", "internal/devmesh/failstop", "internal/devmesh/load",
+			"internal/devmesh/netfault", "internal/measure", "model",
+		},
+		"internal/devmesh":          {"", "api", "daemon/report", "model", "model/fairy"},
+		"internal/devmesh/failstop": {"internal/devmesh/load"},
+		"internal/devmesh/load":     {},
+		"internal/devmesh/netfault": {},
+		"internal/docrun":           {},
+		"internal/lifecycle":        {},
+		"internal/measure":          {},
+		"internal/sim":              {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
+		"internal/toymodel":         {"", "stage"},
+		"scripts/compare":           {"internal/devmesh", "internal/devmesh/load"},
 	}
 }
 
@@ -59,7 +67,9 @@ func imports() map[string][]string {
 // log or global random. The simulator runs exactly what the daemon runs, so what
 // it cannot control they must not use.
 func pure() []string {
-	return []string{"", "protocol", "topology", "scheduler", "session", "stage", "node", "kvstream/index", "internal/toymodel"}
+	return []string{
+		"", "protocol", "topology", "scheduler", "session", "stage", "node", "kvstream/index", "internal/measure", "internal/toymodel",
+	}
 }
 
 // pureStd is all that a pure package may import of the standard library.

@@ -61,7 +61,7 @@ func playAgent(path string) error {
 	}
 	if self.Node.Role == "host" {
 		engine := exec.Command("sleep", "3600")
-		if err := newSpawner().start(engine); err != nil {
+		if err := newSpawner().start(engine, 0); err != nil {
 			return err
 		}
 		go func() { _ = engine.Wait() }() // no zombie is left of a killed one

@@ -30,7 +30,7 @@ func writeConfig(s spec, o Options, modelPath, secret string, seeds []string) er
 		"mesh":    {"bind": s.addr(2), "bulk_port": s.base + 3},
 		"api":     {"listen": s.addr(0)},
 		"models":  models,
-		"kv":      {"standbys": max(0, o.Standbys)},
+		"kv":      s.kv,
 		"engine":  {"threads": o.Threads},
 		"control": {"socket": s.socket()},
 		"log":     {"level": o.LogLevel},

@@ -29,7 +29,8 @@ type flight struct {
 	rows    rows
 	life    uint64 // of the sender
 	toLife  uint64
-	waiting bool // in a black hole
+	at      kevlard.Instant // when it arrives
+	waiting bool            // in a black hole
 	gone    bool
 }
 
@@ -76,7 +77,7 @@ func (w *world) fly(l *lane, f *flight) {
 	delay := p.sides[s].minimum + time.Duration(w.copyRNG.ExpFloat64()*float64(p.sides[s].mean))
 	id := f.rows.header.Session
 	at := max(l.free.Add(slow*delay), l.last[id])
-	l.last[id] = at
+	l.last[id], f.at = at, at
 	w.at(at, func() {
 		if f.gone {
 			return
@@ -104,16 +105,16 @@ func (w *world) breakLane(l *lane) {
 			w.unsent(l, f.life, f.rows, "reset")
 		}
 	}
-	l.flights = nil
+	l.flights, l.free = nil, w.now
+	clear(l.last)
 	l.until = w.now.Add(w.copyBetween(0, 1500*time.Millisecond))
 }
 
 // healLane ends what slows a lane, and does not wait for what is late.
 func (w *world) healLane(l *lane) {
 	l.slowUntil = w.now
-	if l.free > w.now.Add(time.Second) {
+	if slices.ContainsFunc(l.flights, func(f *flight) bool { return f.at > w.now.Add(time.Second) }) {
 		w.breakLane(l)
-		l.free = w.now
 	}
 }
 

@@ -108,6 +108,10 @@ type Assign struct {
 
 // Engine says how stages are computed.
 type Engine struct {
+	// Devices are those of the stages of Models.Assign, in their order and from the
+	// beginning again if there are fewer; empty: the CPU. A stage whose device is not
+	// there waits for it.
+	Devices []string
 	Threads int // compute threads of one engine; 0: half of the cores, shared
 	Cells   int // KV positions of one stage, all sessions together; 0: what fits MemoryBytes
 	// MemoryBytes is the KV memory of one stage; 0: 256 MiB.

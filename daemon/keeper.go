@@ -20,8 +20,8 @@ const (
 	rejectedMemory  = "memory"  // no block memory was to be had
 )
 
-// keeper takes the pieces of KV that peers send, and carries out StoreRows and
-// DropRows, which never block. It is the mover's handler: those methods may block as
+// keeper takes the pieces of KV that peers send, and carries out StoreRows, FreeSlots
+// and DropRows, which never block. It is the mover's handler: those methods may block as
 // long as the inbox is full, which holds up the connection that called.
 type keeper struct {
 	codec   *protocol.Codec
@@ -34,7 +34,7 @@ type keeper struct {
 	mu      sync.Mutex
 	pieces  uint64 // the number of the last one
 	arrived map[uint64]arrived
-	jobs    []storeJob // bounded, as arrived is, by buffers
+	jobs    []storeJob // bounded: pieces as arrived is, by buffers, and slots by their number
 }
 
 // arrived is a piece that waits for the machine's word.
@@ -44,9 +44,11 @@ type arrived struct {
 	body      []byte // of buffers
 }
 
+// storeJob is a StoreRows with its piece, or a FreeSlots.
 type storeJob struct {
 	node.StoreRows
 	arrived
+	free *node.FreeSlots
 }
 
 func newKeeper(store *kvstream.Store, codec *protocol.Codec, post func(node.Event) bool, reject func(string, kevlard.NodeID, string)) *keeper {
@@ -129,8 +131,15 @@ func (k *keeper) storeRows(ev node.StoreRows) {
 	if !ok {
 		panic(fmt.Sprintf("daemon: piece %d is to be stored, but did not arrive", ev.Piece))
 	}
+	k.queue(storeJob{StoreRows: ev, arrived: a})
+}
+
+// freeSlots keeps its place among the pieces: one that comes later may use the slots.
+func (k *keeper) freeSlots(ev node.FreeSlots) { k.queue(storeJob{free: &ev}) }
+
+func (k *keeper) queue(j storeJob) {
 	k.mu.Lock()
-	k.jobs = append(k.jobs, storeJob{ev, a})
+	k.jobs = append(k.jobs, j)
 	k.mu.Unlock()
 	select {
 	case k.wake <- struct{}{}:
@@ -138,7 +147,7 @@ func (k *keeper) storeRows(ev node.StoreRows) {
 	}
 }
 
-// run moves pieces to their places, in order, until ctx ends.
+// run moves pieces to their places and frees slots, in order, until ctx ends.
 func (k *keeper) run(ctx context.Context) {
 	for {
 		select {
@@ -151,7 +160,11 @@ func (k *keeper) run(ctx context.Context) {
 		k.jobs = nil
 		k.mu.Unlock()
 		for _, j := range jobs {
-			k.put(j)
+			if j.free == nil {
+				k.put(j)
+			} else if err := k.store.Free(j.free.Stage, j.free.Slots...); err != nil {
+				k.reject(rejectedMemory, "", err.Error())
+			}
 		}
 	}
 }

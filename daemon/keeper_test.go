@@ -124,6 +124,14 @@ func TestKeeperStoresPieces(t *testing.T) {
 			t.Errorf("the store has %d positions, damaged %v", len(sums), damaged)
 		}
 		b.dropRows(node.DropRows{Piece: a.Piece}) // stored already
+		// A slot that is freed and used again keeps what came last.
+		b.deliver("n1", b.header(r), body)
+		b.freeSlots(node.FreeSlots{Stage: kvStage, Slots: []int{0, 2}})
+		b.storeRows(node.StoreRows{Stage: kvStage, Piece: nextEvent[node.RowsArrived](t, b.events).Piece, To: []index.Run{{Slot: 0, N: 4}, {Slot: 1, N: 2}}})
+		nextEvent[node.RowsStored](t, b.events)
+		if sums, damaged := b.store.Get(kvStage, 16, []index.Run{{Slot: 0, N: 4}, {Slot: 2, At: 1, N: 2}}, got); len(sums) != 4 || !damaged {
+			t.Errorf("%d positions of a slot in use and a freed one, damaged %v", len(sums), damaged)
+		}
 		if n := b.buffers.Used(); n != 0 {
 			t.Errorf("%d bytes of buffers in use", n)
 		}

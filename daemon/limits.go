@@ -93,7 +93,7 @@ const (
 const (
 	meshGrace    = 6 * time.Second // a write to a peer whose path is gone
 	ringGrace    = 6 * time.Second
-	copiesGrace  = 6 * time.Second
+	copiesGrace  = 3 * time.Second // the mover takes a second for what it has
 	enginesGrace = 6 * time.Second
 	recordsGrace = 3 * time.Second
 	logGrace     = time.Second

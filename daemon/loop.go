@@ -163,6 +163,8 @@ func (d *Daemon) apply(e node.Effect) {
 		d.engines.load(e)
 	case node.StoreRows:
 		d.copies.keeper.storeRows(e)
+	case node.FreeSlots:
+		d.copies.keeper.freeSlots(e)
 	case node.DropRows:
 		d.copies.keeper.dropRows(e)
 	case node.Emit:

@@ -149,6 +149,7 @@ func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, h
 	}
 	bytes(g.d.engines.cellsInUse(s), "engine", "session")
 	bytes(kv.Bytes-kv.CachedBytes, "ram", "standby")
+	bytes(max(0, g.d.copies.store.Bytes()-kv.Bytes), "ram", "spare")
 	bytes(kv.CachedBytes, "ram", "prefix")
 	bytes(g.d.copies.keeper.buffers.Used()+g.d.copies.sender.buffers.Used(), "ram", "buffer")
 	for reason, n := range map[string]uint64{"capacity": kv.Refused, "stale": kv.Stale, "gap": kv.Gaps, "diverged": kv.Diverged} {

@@ -86,14 +86,14 @@ func get(s *Store, stage kevlard.StageKey, l Layout, runs []index.Run) (out []by
 	return out, len(sums), damaged
 }
 
-// place is a position in block memory.
-type place struct {
+// spot is a position in block memory.
+type spot struct {
 	stage    kevlard.StageKey
 	slot, at int
 }
 
-// TestStoreAgreesWithANaiveOne puts, gets and releases runs at random in two stages
-// and compares with a map of positions.
+// TestStoreAgreesWithANaiveOne puts and gets runs and frees slots at random in two
+// stages, which have memory for one, and compares with a map of positions.
 func TestStoreAgreesWithANaiveOne(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		block := rapid.IntRange(1, 9).Draw(t, "block")
@@ -103,8 +103,17 @@ func TestStoreAgreesWithANaiveOne(t *testing.T) {
 			layouts[k] = Layout{Runs: 2 * k.Layers.Len(), Row: rapid.SampledFrom([]int{1, 4, 7, 300}).Draw(t, "row")}
 		}
 		const slots = 12
-		s := newStore(t, block, 1<<30)
-		naive := map[place][]byte{}
+		size := func(k kevlard.StageKey) int64 { return int64(block * layouts[k].CellBytes()) }
+		limit := slots * max(size(stages[0]), size(stages[1]))
+		s := newStore(t, block, limit)
+		used := map[spot]bool{} // at 0
+		inUse := func() (n int64) {
+			for p := range used {
+				n += size(p.stage)
+			}
+			return n
+		}
+		naive := map[spot][]byte{}
 		runs := func() (out []index.Run, n int) {
 			for _, slot := range rapid.SliceOfNDistinct(rapid.IntRange(0, slots-1), 1, 5, rapid.ID[int]).Draw(t, "slots") {
 				at := rapid.IntRange(0, block-1).Draw(t, "at")
@@ -120,12 +129,24 @@ func TestStoreAgreesWithANaiveOne(t *testing.T) {
 				l := layouts[k]
 				runs, n := runs()
 				c := someCells(l, n, rapid.Uint64().Draw(t, "seed"))
+				more := int64(0)
+				for _, r := range runs {
+					if !used[spot{k, r.Slot, 0}] {
+						more += size(k)
+					}
+				}
+				if inUse()+more > limit {
+					t.Skip("the index does not store what has no room")
+				}
+				for _, r := range runs {
+					used[spot{k, r.Slot, 0}] = true
+				}
 				if err := s.Put(k, l.CellBytes(), runs, c.sums(), c.body(l)); err != nil {
 					t.Fatal(err)
 				}
 				for _, r := range runs {
 					for i := range r.N {
-						naive[place{k, r.Slot, r.At + i}], c = c[0], c[1:]
+						naive[spot{k, r.Slot, r.At + i}], c = c[0], c[1:]
 					}
 				}
 			},
@@ -135,7 +156,7 @@ func TestStoreAgreesWithANaiveOne(t *testing.T) {
 				var want cells
 				for _, r := range runs {
 					for i := range r.N {
-						want = append(want, naive[place{k, r.Slot, r.At + i}])
+						want = append(want, naive[spot{k, r.Slot, r.At + i}])
 					}
 				}
 				have := 0
@@ -147,14 +168,23 @@ func TestStoreAgreesWithANaiveOne(t *testing.T) {
 					t.Fatalf("%d of %d positions, damaged %v, want %d; bytes equal: %v", whole, n, damaged, have, bytes.Equal(got, want[:have].body(layouts[k])))
 				}
 			},
-			"release": func(t *rapid.T) {
+			"": func(t *rapid.T) {
+				if n := s.Bytes(); n < inUse() || n > limit {
+					t.Fatalf("%d bytes of memory, %d in use, %d allowed", n, inUse(), limit)
+				}
+				if len(used) == 0 && (s.Bytes() != 0 || len(s.arenas) != 0 || len(s.spare) != 0) {
+					t.Fatalf("%d bytes, %d stages and %d spare slots are left of nothing", s.Bytes(), len(s.arenas), len(s.spare))
+				}
+			},
+			"free": func(t *rapid.T) {
 				k := rapid.SampledFrom(stages).Draw(t, "stage")
 				slot := rapid.IntRange(0, slots).Draw(t, "slot")
-				if err := s.Release(k, slot); err != nil {
+				if err := s.Free(k, slot); err != nil {
 					t.Fatal(err)
 				}
+				delete(used, spot{k, slot, 0})
 				for at := range block {
-					delete(naive, place{k, slot, at})
+					delete(naive, spot{k, slot, at})
 				}
 			},
 		})
@@ -181,8 +211,8 @@ func TestDamageIsFound(t *testing.T) {
 		}
 	}
 	expect("nothing is damaged", 7)
-	for i, p := range []place{{slot: 1, at: 1}, {slot: 1, at: 2}, {slot: 1, at: 3}, {slot: 0, at: 0}, {slot: 0, at: 1}, {slot: 0, at: 2}, {slot: 0, at: 3}} {
-		mem, sums, _ := a.slot(p.slot)
+	for i, p := range []spot{{slot: 1, at: 1}, {slot: 1, at: 2}, {slot: 1, at: 3}, {slot: 0, at: 0}, {slot: 0, at: 1}, {slot: 0, at: 2}, {slot: 0, at: 3}} {
+		mem, sums, _ := a.at(p.slot)
 		for run := range l.Runs {
 			for b := range l.Row {
 				at := (run*4+p.at)*l.Row + b
@@ -257,21 +287,39 @@ func TestStoreRefuses(t *testing.T) {
 	}
 }
 
-// TestReleaseKeepsTheNeighbours gives back a slot in the middle of large ones.
-func TestReleaseKeepsTheNeighbours(t *testing.T) {
+// TestMemoryMoves frees a slot between others, and has another stage take its memory.
+func TestMemoryMoves(t *testing.T) {
 	k := stageOf(1)
 	l := Layout{Runs: 2, Row: 3000} // slots of 24,000 bytes, which are not whole pages
-	s := newStore(t, 4, 1<<20)
+	s := newStore(t, 4, 3*24000)
 	c := someCells(l, 12, 5)
 	slots := []index.Run{{Slot: 0, N: 4}, {Slot: 1, N: 4}, {Slot: 2, N: 4}}
 	if err := s.Put(k, l.CellBytes(), slots, c.sums(), c.body(l)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Release(k, 1, 99); err != nil {
+	if err := s.Put(stageOf(1), l.CellBytes(), []index.Run{{Slot: 3, N: 1}}, make([]uint64, 1), make([]byte, l.CellBytes())); err == nil {
+		t.Error("a slot was stored beyond the memory")
+	}
+	if err := s.Free(k, 1, 99); err != nil {
 		t.Fatal(err)
 	}
+	other := kevlard.StageKey{Model: kevlard.Digest{2}, Layers: k.Layers}
+	for range 2 { // the second time it has its memory
+		if err := s.Put(other, l.CellBytes(), []index.Run{{Slot: 2, N: 4}}, c[:4].sums(), c[:4].body(l)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := s.Bytes(); n != 3*24000 {
+		t.Errorf("%d bytes of memory", n)
+	}
+	if got, n, _ := get(s, other, l, []index.Run{{Slot: 2, N: 4}}); n != 4 || !bytes.Equal(got, c[:4].body(l)) {
+		t.Errorf("the other stage has %d positions", n)
+	}
+	if err := s.Put(other, l.CellBytes(), []index.Run{{Slot: 0, N: 4}}, c[:4].sums(), c[:4].body(l)); err == nil {
+		t.Error("more was stored than there is memory")
+	}
 	if _, n, damaged := get(s, k, l, slots[1:2]); n != 0 || !damaged {
-		t.Errorf("a released slot has %d positions", n)
+		t.Errorf("a freed slot has %d positions", n)
 	}
 	for i := range []int{0, 2} {
 		if got, n, _ := get(s, k, l, slots[2*i:2*i+1]); n != 4 || !bytes.Equal(got, c[8*i:8*i+4].body(l)) {
@@ -319,7 +367,7 @@ func TestStoreIsSafe(t *testing.T) {
 			if err := s.Put(stageOf(i+2), 4*(i+2), []index.Run{{N: 1}}, make([]uint64, 1), make([]byte, 4*(i+2))); err != nil {
 				t.Error(err)
 			}
-			if err := s.Release(k, 30); err != nil {
+			if err := s.Free(k, 30); err != nil {
 				t.Error(err)
 			}
 		}

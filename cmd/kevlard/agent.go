@@ -36,7 +36,7 @@ const (
 	flushTimeout = time.Second
 	// daemonGrace, apiGrace and controlGrace bound the stop of the agent's parts; with
 	// drainTimeout they bound how long it takes to exit.
-	daemonGrace  = 25 * time.Second
+	daemonGrace  = 28 * time.Second
 	apiGrace     = 5 * time.Second
 	controlGrace = 5 * time.Second
 

@@ -77,7 +77,8 @@ type Index struct {
 	cached   int64           // bytes of the blocks in cache
 	pins     int             // of all blocks
 	gone     []Gone
-	cache    list // blocks that only their names hold, least recently used first
+	freed    map[slotKey]struct{} // since TakeFreed
+	cache    list                 // blocks that only their names hold, least recently used first
 	counters Counters
 }
 
@@ -122,7 +123,7 @@ type arrival struct {
 func New(cfg Config) *Index {
 	cfg = cfg.withDefaults()
 	return &Index{
-		cfg: cfg, pools: map[kevlard.StageKey]*pool{}, copies: map[copyKey]*copied{}, pieces: map[uint64]*arrival{},
+		cfg: cfg, pools: map[kevlard.StageKey]*pool{}, copies: map[copyKey]*copied{}, pieces: map[uint64]*arrival{}, freed: map[slotKey]struct{}{},
 		tombs: newTombs(4 * cfg.Copies), due: kevlard.Never,
 	}
 }

@@ -15,6 +15,8 @@ const (
 	// minLeft how many it must still have to come: one whose last token is on its way
 	// never misses its host, so it has nothing to recover.
 	minShown, minLeft = 8, 24
+	// maxRefused bounds the refusals that are told of one recovery.
+	maxRefused = 8
 	// variants is how many different requests there are.
 	variants = 16
 	// referencesAtOnce is how many unbroken references run at a time.

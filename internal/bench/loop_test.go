@@ -207,6 +207,16 @@ func TestFollow(t *testing.T) {
 	}
 }
 
+func TestLinked(t *testing.T) {
+	s := report.Status{Node: "node-1", Links: []report.Link{{Up: true}, {Up: true, Silent: true}, {}}}
+	if err := linked(s, 1); err != nil {
+		t.Error(err)
+	}
+	if err := linked(s, 2); err == nil || err.Error() != "node-1 has links to 1 of 2 peers" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestParseFault(t *testing.T) {
 	for _, f := range Faults() {
 		if got, err := ParseFault(string(f)); got != f || err != nil {

@@ -17,11 +17,12 @@ type Outage struct {
 }
 
 // Plan lays out faults one after another: each lasts outage, and the next comes calm
-// after the earlier one's end. Requests arrive at rps from the start until calm after
-// the last fault's end. Victims are taken in turn; see Victim.
+// after the earlier one's end, half way between two requests: at that of an arrival the
+// newest stream would always be in its prompt. Requests arrive at rps from the start
+// until calm after the last fault's end. Victims are taken in turn; see Victim.
 func Plan(rps float64, faults, hosts int, outage, calm time.Duration) Schedule {
 	var s Schedule
-	at := calm
+	at := calm + time.Duration(float64(time.Second)/rps/2)
 	for i := range faults {
 		s.Faults = append(s.Faults, Outage{Victim: Victim(i, hosts), At: at, Mend: at + outage})
 		at += outage + calm

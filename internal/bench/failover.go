@@ -339,5 +339,5 @@ func (t *trial) mend(ctx context.Context, i int) error {
 	t.mu.Lock()
 	t.broken[len(t.broken)-1].lifted = lifted
 	t.mu.Unlock()
-	return t.mesh.Ready(ctx)
+	return whole(ctx, t.mesh)
 }

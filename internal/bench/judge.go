@@ -142,6 +142,8 @@ func recoveryAfter(fault breakage, until time.Time, session string, events []rep
 				return out, over, false
 			}
 			acted, out.Cause = e.At, e.Cause
+		case e.Type == "refused" && !acted.IsZero() && len(out.Refused) < maxRefused:
+			out.Refused = append(out.Refused, e.Peer+" "+e.Cause)
 		case e.Type == "recovered" && !acted.IsZero():
 			if e.Failover == nil {
 				return out, over, false

@@ -3,6 +3,7 @@ package bench
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,7 @@ func TestJudge(t *testing.T) {
 		{At: ms(5), Type: "failover", Session: "a"}, // before the fault
 		{At: ms(107), Type: "failover", Session: "a", Cause: "reset"},
 		{At: ms(110), Type: "failover", Session: "x"},
+		{At: ms(111), Type: "refused", Session: "a", Peer: "node-7", Cause: "link"},
 		{At: ms(220), Type: "recovered", Session: "a", Failover: &report.Failover{AtToken: 2, DetectMS: 87, RerouteMS: 13, RestoreMS: 100}},
 		{At: ms(510), Type: "failover", Session: "c", Cause: "silence"},
 		{At: ms(540), Type: "recovered", Session: "c", Failover: &report.Failover{AtToken: 6, RerouteMS: 10, RestoreMS: 20}},
@@ -103,10 +105,10 @@ func TestJudge(t *testing.T) {
 	judge(&r, Contexts{50, 900}, arrivals(result("a", 10, 20, 220, 300), result("b", 50, 60, 70, 101), result("c", 480, 545, 600)),
 		broken, events, func(f string, a ...any) { said = append(said, fmt.Sprintf(f, a...)) })
 	want := []Recovery{
-		{Victim: "node-3", Session: "a", Cause: "reset", AtToken: 2, Context: 302, GapMS: 200, DetectMS: 7, RerouteMS: 13, RestoreMS: 100},
+		{Victim: "node-3", Session: "a", Cause: "reset", AtToken: 2, Context: 302, GapMS: 200, DetectMS: 7, RerouteMS: 13, RestoreMS: 100, Refused: []string{"node-7 link"}},
 		{Victim: "node-4", Session: "c", Cause: "silence", AtToken: 6, Context: 46, GapMS: 65, DetectMS: 10, RerouteMS: 10, RestoreMS: 20},
 	}
-	if len(r.Each) != 2 || r.Each[0] != want[0] || r.Each[1] != want[1] {
+	if !reflect.DeepEqual(r.Each, want) {
 		t.Fatalf("got %+v, want %+v", r.Each, want)
 	}
 	if r.Recoveries != 2 || r.Moved != 2 || r.Unrecorded != 2 || len(said) != 2 {
@@ -129,7 +131,7 @@ func TestJudgeSlow(t *testing.T) {
 	r := FailoverReport{Fault: Slow}
 	judge(&r, Contexts{50, 900}, arrivals(result("a", 10, 110, 160, 250, 390, 900)), broken, nil, t.Errorf)
 	want := Recovery{Victim: "node-1", Session: "a", AtToken: 20, Context: 110, GapMS: 140}
-	if r.Recoveries != 1 || r.Moved != 0 || r.Unrecorded != 0 || r.Each[0] != want {
+	if r.Recoveries != 1 || r.Moved != 0 || r.Unrecorded != 0 || !reflect.DeepEqual(r.Each, []Recovery{want}) {
 		t.Errorf("got %+v", r)
 	}
 }

@@ -156,7 +156,7 @@ func TestChoose(t *testing.T) {
 		want  int
 	}{
 		{"the first in turn", 0, []int{0, 0, 0, 0}, every, 0},
-		{"the next, half the hosts on", 1, []int{1, 0, 0, 0}, every, 2},
+		{"the next in turn", 1, []int{1, 0, 0, 0}, every, 3},
 		{"least often broken", 4, []int{2, 1, 2, 0}, every, 3},
 		{"of those that are ripe", 1, []int{3, 2, 0, 0}, func(h int) bool { return h < 2 }, 1},
 		{"none", 0, []int{0, 0}, func(int) bool { return false }, -1},
@@ -199,11 +199,21 @@ func TestFollow(t *testing.T) {
 	plan := measure.Plan(1000, 2, 4, 10*time.Millisecond, 5*time.Millisecond)
 	s := &fakeSide{limit: 2}
 	streams, err := follow(t.Context(), s, plan, make([]load.Request, 3))
-	if want := []string{"break 0", "mend 0", "break 2", "mend 2"}; err != nil || !slices.Equal(s.did, want) || len(streams) != len(plan.Arrivals) {
+	if want := []string{"break 0", "mend 0", "break 3", "mend 3"}; err != nil || !slices.Equal(s.did, want) || len(streams) != len(plan.Arrivals) {
 		t.Errorf("%d streams of %d, did %q, %v", len(streams), len(plan.Arrivals), s.did, err)
 	}
 	if _, err := follow(t.Context(), &fakeSide{limit: 1}, plan, make([]load.Request, 3)); err == nil {
 		t.Error("a fault that failed passed")
+	}
+}
+
+func TestLinked(t *testing.T) {
+	s := report.Status{Node: "node-1", Links: []report.Link{{Up: true}, {Up: true, Silent: true}, {}}}
+	if err := linked(s, 1); err != nil {
+		t.Error(err)
+	}
+	if err := linked(s, 2); err == nil || err.Error() != "node-1 has links to 1 of 2 peers" {
+		t.Errorf("got %v", err)
 	}
 }
 

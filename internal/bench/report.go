@@ -90,4 +90,6 @@ type Recovery struct {
 	DetectMS  float64 `json:"detect_ms"`
 	RerouteMS float64 `json:"reroute_ms"`
 	RestoreMS float64 `json:"restore_ms"`
+	// Refused says which nodes refused the session on its way, and why.
+	Refused []string `json:"refused,omitempty"`
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/internal/devmesh"
 	"github.com/kevlard/kevlard/internal/devmesh/failstop"
 	"github.com/kevlard/kevlard/internal/devmesh/load"
@@ -122,9 +123,47 @@ func (b baseline) mend(ctx context.Context, i int) error {
 	if err := b.breaker.Replace(ctx, n); err != nil {
 		return err
 	}
-	if err := b.rings[pipeline].Ready(ctx); err != nil {
+	if err := whole(ctx, b.rings[pipeline]); err != nil {
 		return fmt.Errorf("bring fail-stop pipeline %d back: %w", pipeline+1, err)
 	}
 	b.balancer.TakeBack(pipeline)
+	return nil
+}
+
+// whole waits until every node sees every other and has a link to it: a host that has
+// come back is in the ring a little before all others reach it, and breaking its
+// sibling meanwhile would be two faults at once.
+func whole(ctx context.Context, mesh *devmesh.Mesh) error {
+	if err := mesh.Ready(ctx); err != nil {
+		return err
+	}
+	for _, n := range mesh.All() {
+		for {
+			s, err := n.Status(ctx)
+			if err == nil {
+				err = linked(s, len(mesh.All())-1)
+			}
+			if err == nil {
+				break
+			}
+			if waitErr := sleepUntil(ctx, time.Now().Add(linkedEvery)); waitErr != nil {
+				return fmt.Errorf("wait for the links of the mesh: %w: %w", waitErr, err)
+			}
+		}
+	}
+	return nil
+}
+
+// linked returns an error unless a node has a good link to so many peers.
+func linked(s report.Status, peers int) error {
+	up := 0
+	for _, l := range s.Links {
+		if l.Up && !l.Silent {
+			up++
+		}
+	}
+	if up < peers {
+		return fmt.Errorf("%s has links to %d of %d peers", s.Node, up, peers)
+	}
 	return nil
 }

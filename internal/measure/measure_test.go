@@ -155,14 +155,17 @@ func TestSpread(t *testing.T) {
 
 func TestPlan(t *testing.T) {
 	s := Plan(2, 3, 8, 10*time.Second, 5*time.Second)
-	want := []Outage{{0, 5 * time.Second, 15 * time.Second}, {4, 20 * time.Second, 30 * time.Second}, {1, 35 * time.Second, 45 * time.Second}}
+	const first = 5250 * time.Millisecond // 250 ms after an arrival
+	want := []Outage{{0, first, first + 10*time.Second}, {5, first + 15*time.Second, first + 25*time.Second}, {2, first + 30*time.Second, first + 40*time.Second}}
 	if !slices.Equal(s.Faults, want) {
 		t.Errorf("faults %v, want %v", s.Faults, want)
 	}
-	if n := len(s.Arrivals); n != 100 || s.Arrivals[0] != 0 || s.Arrivals[n-1] != 49500*time.Millisecond {
+	if n := len(s.Arrivals); n != 101 || s.Arrivals[0] != 0 || s.Arrivals[n-1] != 50*time.Second {
 		t.Errorf("%d arrivals until %v", n, s.Arrivals[n-1])
 	}
 }
+
+func abs(n int) int { return max(n, -n) }
 
 func TestVictimsTakeTurns(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -176,6 +179,9 @@ func TestVictimsTakeTurns(t *testing.T) {
 		for i := range s {
 			if s[i] != i {
 				t.Fatalf("of %d hosts the victims are %v", hosts, got)
+			}
+			if apart := abs(got[i] - got[(i+1)%hosts]); hosts > 2 && 2*apart == hosts {
+				t.Fatalf("of %d hosts the victims are %v: two holders of one stage in a row", hosts, got)
 			}
 		}
 	})

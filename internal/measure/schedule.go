@@ -17,12 +17,12 @@ type Outage struct {
 }
 
 // Plan lays out faults one after another: each lasts outage, and the next comes calm
-// after the earlier one's end. Requests arrive at rps from the start until calm after
-// the last fault's end. Victims are taken in turn from hosts, with a stride that takes
-// neighbours from different pipelines.
+// after the earlier one's end, half way between two requests: at that of an arrival the
+// newest stream would always be in its prompt. Requests arrive at rps from the start
+// until calm after the last fault's end. Victims are taken in turn; see Victim.
 func Plan(rps float64, faults, hosts int, outage, calm time.Duration) Schedule {
 	var s Schedule
-	at := calm
+	at := calm + time.Duration(float64(time.Second)/rps/2)
 	for i := range faults {
 		s.Faults = append(s.Faults, Outage{Victim: Victim(i, hosts), At: at, Mend: at + outage})
 		at += outage + calm
@@ -36,10 +36,21 @@ func Plan(rps float64, faults, hosts int, outage, calm time.Duration) Schedule {
 	}
 }
 
-// Victim returns the host to break i-th, from 0: each once before any comes again,
-// and two in a row half the hosts apart.
+// Victim returns the host to break i-th, from 0: each once before any comes again.
+// Two in a row are about half the hosts apart, so mostly of different pipelines, but
+// not the two holders of one stage: that would measure the one that has just come
+// back.
 func Victim(i, hosts int) int {
-	half := (hosts + 1) / 2
-	i %= hosts
-	return i/2 + i%2*half
+	stride := hosts/2 + 1
+	for gcd(stride, hosts) != 1 {
+		stride++
+	}
+	return i * stride % hosts
+}
+
+func gcd(a, b int) int {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }

@@ -202,7 +202,7 @@ func (d *Daemon) report(r node.Report) {
 	}
 	if f := r.Failover; f != nil {
 		d.metrics.observeRecovery(*f)
-		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore)}
+		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore), Known: f.Known, From: f.From}
 	}
 	d.events.add(e)
 }

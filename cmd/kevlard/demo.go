@@ -65,6 +65,8 @@ type demoPhase struct {
 	DetectMS  float64 `json:"detect_ms"`
 	RerouteMS float64 `json:"reroute_ms"`
 	RestoreMS float64 `json:"restore_ms"`
+	Known     int     `json:"known"` // tokens known when the new route began
+	From      int     `json:"from"`  // the position it began at
 }
 
 func runDemo(c *cli.Context) error {
@@ -229,7 +231,7 @@ func (d *demo) phases(ctx context.Context, session string) ([]demoPhase, error) 
 	out := []demoPhase{}
 	for _, e := range events {
 		if f := e.Failover; f != nil && e.Session == session {
-			out = append(out, demoPhase{e.Cause, e.Peer, f.DetectMS, f.RerouteMS, f.RestoreMS})
+			out = append(out, demoPhase{e.Cause, e.Peer, f.DetectMS, f.RerouteMS, f.RestoreMS, f.Known, f.From})
 		}
 	}
 	return out, nil

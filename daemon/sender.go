@@ -198,13 +198,15 @@ func (s *sender) transmit(ctx context.Context, o outgoing) error {
 // gather reads stored rows, as far as they are whole, with their sums. The block
 // memory is free again when it returns.
 func (s *sender) gather(ev node.SendStored) (r protocol.Rows, body []byte, err error) {
-	defer s.post(node.StoredSent{ID: ev.ID})
+	done := node.StoredSent{ID: ev.ID}
+	defer func() { s.post(done) }()
 	r = ev.Rows
 	size := len(r.Tokens) * r.CellBytes
 	if body, err = s.room(ev.To, size); err != nil {
 		return r, nil, err
 	}
 	sums, damaged := s.store.Get(ev.Stage, r.CellBytes, ev.From, body)
+	done.N, done.Damaged = len(sums), damaged
 	if damaged {
 		s.reject(rejectedDamaged, "", fmt.Sprintf("stored position %d of session %s at layers %v", r.Pos+len(sums), r.Session, ev.Stage.Layers))
 	}

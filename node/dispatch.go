@@ -31,7 +31,9 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 				out = m.fromStage(now, i, s.Close(now, ev.From, msg, nil), out)
 			}
 		}
-		m.copies.Close(ev.From, msg.Session, msg.Lo, msg.Fence)
+		if !msg.Keep {
+			m.copies.Close(ev.From, msg.Session, msg.Lo, msg.Fence)
+		}
 		return out
 	case protocol.Probe:
 		return append(out, Send{ev.From, m.probe(msg)})

@@ -154,7 +154,12 @@ type RowsArrived struct {
 }
 
 // StoredSent reports that the block memory of a SendStored is no longer read.
-type StoredSent struct{ ID uint64 }
+// N positions were whole; the next one was Damaged, or all were sent.
+type StoredSent struct {
+	ID      uint64
+	N       int
+	Damaged bool
+}
 
 // RowsStored reports the end of a StoreRows.
 type RowsStored struct {

@@ -52,8 +52,8 @@ type Limits struct {
 	// Poisoned is how many requests that crashed engines are remembered. Default
 	// 256.
 	Poisoned int
-	// Fetches is how many copies are sent at once to nodes that take over; more are
-	// recomputed there. Default 64.
+	// Fetches is how many pieces of copies are sent at once to nodes that take over;
+	// more copies are recomputed there. Default 4096.
 	Fetches int
 }
 
@@ -65,7 +65,7 @@ func (l Limits) withDefaults() Limits {
 		l.Poisoned = 256
 	}
 	if l.Fetches == 0 {
-		l.Fetches = 64
+		l.Fetches = 4096
 	}
 	return l
 }

@@ -125,7 +125,7 @@ func (m *Machine) sendFailed(now kevlard.Instant, ev SendFailed, out []Effect) [
 			return s.Unsent(now, ev.Cause == SendOversize, e)
 		})
 	default:
-		return m.evidence(now, ev.Node, "reset", out)
+		return m.standbyGone(now, ev.Node, m.evidence(now, ev.Node, "reset", out))
 	}
 }
 

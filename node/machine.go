@@ -125,7 +125,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case RowsStored:
 		out = m.rowsStored(now, ev, out)
 	case StoredSent:
-		m.storedSent(ev.ID)
+		m.storedSent(ev)
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:

@@ -42,15 +42,11 @@ func (m *Machine) standby(now kevlard.Instant, s *session.Machine, r kevlard.Rou
 	return scheduler.Keeper(m.view, r, hop, fit, m.load)
 }
 
-// sources names, for each hop of a new route, who has a copy that the hop lacks.
-func (m *Machine) sources(s *session.Machine, r kevlard.Route) []kevlard.NodeID {
-	out := make([]kevlard.NodeID, len(r))
+// sources names, for each hop of a new route, who has a copy that the hop may lack.
+func (m *Machine) sources(s *session.Machine, r kevlard.Route) []session.Source {
+	out := make([]session.Source, len(r))
 	for i, h := range r {
-		for j, old := range s.CopiedRoute() {
-			if n := s.Standbys(); j < len(n) && old.Layers == h.Layers && n[j] != h.Node && s.Marks()[j] > 0 && m.usable(n[j]) {
-				out[i] = n[j]
-			}
-		}
+		out[i] = s.BestCopy(h.Layers, func(n kevlard.NodeID) bool { return n != h.Node && m.usable(n) })
 	}
 	return out
 }
@@ -76,7 +72,7 @@ func (m *Machine) hurryStandbys(now kevlard.Instant, out []Effect) []Effect {
 		return out
 	}
 	for _, id := range m.sortedSessions() {
-		m.sessions[id].HurryStandby(now)
+		m.sessions[id].HurryStandby()
 		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect { return m.upgrade(now, s, e) })
 	}
 	return out
@@ -156,6 +152,7 @@ func (m *Machine) rowsStored(now kevlard.Instant, ev RowsStored, out []Effect) [
 func (m *Machine) standbyGone(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
 	for i, s := range m.stages {
 		out = m.fromStage(now, i, s.StandbyGone(n, "", "unreachable", nil), out)
+		out = m.fromStage(now, i, s.SourceGone(now, n, nil), out)
 	}
 	return out
 }
@@ -187,10 +184,10 @@ func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fet
 // fetchPiece is the bytes of one piece of a copy that is sent to who takes over.
 const fetchPiece = 1 << 20
 
-func (m *Machine) storedSent(id uint64) {
-	if p, ok := m.fetches[id]; ok {
-		delete(m.fetches, id)
-		m.copies.Unpin(p, p.N, false)
+func (m *Machine) storedSent(ev StoredSent) {
+	if p, ok := m.fetches[ev.ID]; ok {
+		delete(m.fetches, ev.ID)
+		m.copies.Unpin(p, ev.N, ev.Damaged)
 	}
 }
 

@@ -113,7 +113,7 @@ func TestKeeper(t *testing.T) {
 	r.see()
 	out := append(slices.Clone(r.out), r.sleep(4*time.Second, "n1", "n2", "n3", "n4")...)
 	to, last := prepares(out, "s")
-	if len(to) < 2 || !slices.Equal(to[:2], []kevlard.NodeID{"n1", "n2"}) || last.Source != "n3" {
+	if len(to) < 2 || !slices.Equal(to[:2], []kevlard.NodeID{"n4", "n2"}) || last.Source != "n3" || last.Mark != 3 {
 		t.Errorf("prepared %v, the last with source %q", to, last.Source)
 	}
 }
@@ -135,7 +135,7 @@ func TestKeeperSendsItsCopy(t *testing.T) {
 	if a := sent[protocol.Fetched](r.out)["n2"]; len(a) != 1 || a[0].Through != 4 || len(x) != 1 || x[0].To != "n2" || x[0].Rows.Pos != 1 || x[0].Rows.End() != 4 {
 		t.Fatalf("answers %+v, sends %+v", a, x)
 	}
-	r.step(StoredSent{x[0].ID})
+	r.step(StoredSent{ID: x[0].ID, N: 3})
 	if kv := r.m.Snapshot(r.now).KV; kv.Pins != 0 {
 		t.Errorf("%d pins are left", kv.Pins)
 	}

@@ -53,7 +53,7 @@ func (m Prepare) check() error {
 	if bad := m.Sampling.Check(); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkRange("salt bytes", len(m.Salt), 0, MaxSalt))
+	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkRange("mark", m.Mark, 0, MaxTokens), checkRange("salt bytes", len(m.Salt), 0, MaxSalt))
 }
 
 func (m Prepared) check() error {
@@ -78,7 +78,7 @@ func (m Step) check() error {
 func checkMarks(marks []kevlard.Pos) error {
 	err := checkRange("marks", len(marks), 0, MaxHops)
 	for _, p := range marks {
-		err = errors.Join(err, checkRange("mark", p, 0, MaxTokens))
+		err = errors.Join(err, checkRange("mark", p, -1, MaxTokens))
 	}
 	return err
 }

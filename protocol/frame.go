@@ -24,7 +24,8 @@ type Item struct {
 	// Width is the bytes of one row in the body; 0 when there are no rows.
 	Width int `cbor:"8,keyasint,omitempty"`
 	// Marks are the watermarks of the stages that the item has been through, in
-	// order: how many leading positions each one's standby has acknowledged.
+	// order: how many leading positions each one's standby has acknowledged, -1
+	// where there is no standby.
 	Marks []kevlard.Pos `cbor:"9,keyasint,omitempty"`
 
 	// Rows is len(Tokens) x Width bytes. The decision code passes it on and never

@@ -68,7 +68,8 @@ type Prepare struct {
 	Recovery  bool              `cbor:"11,keyasint,omitempty"` // replays go before new prefills
 	Credit    int               `cbor:"12,keyasint"`           // rows the owner may have under way at once
 	Standby   kevlard.NodeID    `cbor:"13,keyasint,omitempty"` // gets a copy of the stage's KV; empty: nobody
-	Source    kevlard.NodeID    `cbor:"15,keyasint,omitempty"` // has a copy that this node lacks; empty: nobody
+	Source    kevlard.NodeID    `cbor:"15,keyasint,omitempty"` // has a copy; empty: nobody
+	Mark      kevlard.Pos       `cbor:"16,keyasint,omitempty"` // how many leading positions Source is known to have
 	Salt      string            `cbor:"14,keyasint,omitempty"` // KV is shared only under equal salts
 }
 
@@ -113,6 +114,8 @@ type Close struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Fence   kevlard.Fence     `cbor:"2,keyasint"`
 	Lo      int               `cbor:"3,keyasint"`
+	// Keep leaves copies of the session where they are: it goes on elsewhere.
+	Keep bool `cbor:"4,keyasint,omitempty"`
 }
 
 // Step tells the owner that the last stage has finished the positions before
@@ -200,6 +203,7 @@ type Offer struct {
 	Salt      string            `cbor:"8,keyasint,omitempty"`
 	Tokens    []kevlard.Token   `cbor:"9,keyasint"`  // those known now, to find what is held already
 	Positions int               `cbor:"10,keyasint"` // the most the session can ever hold
+	Number    uint64            `cbor:"11,keyasint"` // of the sender's stream
 }
 
 // Stored answers an Offer, and acknowledges rows: the positions before Through
@@ -215,6 +219,7 @@ type Stored struct {
 	Try     uint64  `cbor:"8,keyasint,omitempty"`
 	Refusal Refusal `cbor:"6,keyasint,omitempty"` // no copy is kept
 	Detail  string  `cbor:"7,keyasint,omitempty"`
+	Number  uint64  `cbor:"9,keyasint,omitempty"` // of the offer
 }
 
 // StandbyLost tells the owner that a stage can no longer stream to its standby.

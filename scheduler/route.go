@@ -27,6 +27,7 @@ type Ask struct {
 	// Copied is how many leading positions of the session's KV a node is known to have
 	// for a stage that it did not compute.
 	Copied func(kevlard.NodeID, kevlard.Layers) int
+	copies bool // some usable candidate has one
 
 	Load      func(kevlard.NodeID) int // sessions held, as last reported
 	Usable    func(kevlard.NodeID) bool
@@ -52,6 +53,7 @@ func Route(a Ask) Answer {
 			continue
 		}
 		usable = append(usable, c)
+		a.copies = a.copies || a.Copied != nil && a.Copied(c.Node, c.Layers) > 0
 		covered = append(covered, c.Layers)
 		classes = append(classes, c.Class)
 	}
@@ -121,7 +123,7 @@ func (a Ask) shortest(all []topology.Candidate, class string) (kevlard.Route, in
 // that every other stage pays.
 func (a Ask) cost(c topology.Candidate) int64 {
 	cost := int64(costHop) + int64(a.Load(c.Node))*costLoad
-	if len(a.Previous) == 0 {
+	if len(a.Previous) == 0 && !a.copies {
 		return cost
 	}
 	for _, h := range a.Previous {

@@ -74,21 +74,25 @@ func (m *Machine) Previous() kevlard.Route {
 
 // SetRoute raises the term and prepares every stage of r at once. standbys has one
 // node for each hop, "" for none; nil is none at all. sources likewise says who has a
-// copy that the hop's own node lacks.
-func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys, sources []kevlard.NodeID, out []Effect) []Effect {
+// copy that the hop's own node may lack.
+func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, standbys []kevlard.NodeID, sources []Source, out []Effect) []Effect {
 	// At the old fence: who is left now may get a part under the new one.
 	out = m.closeHops(m.old, r, out)
 	m.fence.Term++
+	m.keepCopies()
 	before, copies, marks := m.copied, m.standbys, m.marks
 	m.route, m.copied, m.old, m.class = r, r, nil, class
 	if standbys == nil {
 		standbys = make([]kevlard.NodeID, len(r))
 	}
 	m.standbys, m.marks = standbys, make([]kevlard.Pos, len(r))
+	m.standbyAt, m.namedAt = make([]kevlard.Instant, len(r)), now
 	m.keepMarks(before, copies, marks)
 	m.have = make([]int, len(r))
 	m.started = false
 	for i, h := range r {
+		m.touch(h.Node, h.Layers)
+		m.touch(standbys[i], h.Layers)
 		m.have[i] = -1
 		p := protocol.Prepare{
 			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
@@ -97,7 +101,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 			Standby: standbys[i], Salt: m.salt(),
 		}
 		if sources != nil {
-			p.Source = sources[i]
+			p.Source, p.Mark = sources[i].Node, sources[i].Mark
 		}
 		if !p.Last {
 			p.Next = r[i+1].Node
@@ -106,7 +110,10 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	}
 	// A stage answers at the end of its running batch, which a slow one takes long for,
 	// and when it has loaded the copy that it may have.
-	load := time.Duration(len(m.tokens)) * loadPosition
+	var load time.Duration
+	if m.pending != nil {
+		load = time.Duration(len(m.tokens)) * loadPosition
+	}
 	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
 	return out
 }
@@ -193,6 +200,7 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 		m.avoid.node(node, now.Add(avoid))
 	}
 	running := m.state == Prefill || m.state == Decode
+	recovering := m.state == Preparing && m.pending != nil
 	if running && m.pending == nil {
 		m.pending = &kevlard.Failover{AtToken: m.Generated(), Cause: cause, Node: node, Detect: now.Sub(m.lastToken)}
 		m.evidence = now
@@ -212,7 +220,7 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 		return m.exhausted(nil, out)
 	}
 	m.state, m.deadline = Routing, now
-	if running && cause != "refused" {
+	if (running || recovering) && cause != "refused" { // what the others hold is needed at once
 		return out
 	}
 	// Do not spin on a mesh that refuses or fails at once, and hold nothing while

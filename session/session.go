@@ -108,10 +108,13 @@ type Machine struct {
 	have  []int  // per hop, -1 until its prepare is answered
 	old   kevlard.Route
 
-	copied    kevlard.Route    // the route that was set last: standbys and marks are of its hops
-	standbys  []kevlard.NodeID // per hop; "" is none
-	marks     []kevlard.Pos    // per hop: what its standby has acknowledged, as told last
-	standbyAt kevlard.Instant  // when a missing standby is looked for again
+	copied    kevlard.Route     // the route that was set last: standbys and marks are of its hops
+	standbys  []kevlard.NodeID  // per hop; "" is none
+	marks     []kevlard.Pos     // per hop: what its standby has acknowledged, as told last
+	standbyAt []kevlard.Instant // per hop: when a missing standby is looked for again
+	namedAt   kevlard.Instant   // when the last standby was named
+	kept      []keptCopy        // what earlier standbys have
+	touched   kevlard.Route     // who was a hop or standby, at any time
 	unfit     map[kevlard.NodeID]kevlard.Instant
 
 	start       kevlard.Pos // where this term's work began
@@ -212,10 +215,10 @@ func (m *Machine) Cancel(out []Effect) []Effect {
 func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect { return m.finish("error", f, out) }
 
 func (m *Machine) finish(reason string, f *kevlard.Failure, out []Effect) []Effect {
+	m.state, m.deadline = Done, kevlard.Never
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	out = m.closeCopies(out)
-	m.state, m.deadline = Done, kevlard.Never
 	return append(out, Finish{reason, f})
 }
 
@@ -228,7 +231,7 @@ func (m *Machine) closeHops(r, keep kevlard.Route, out []Effect) []Effect {
 func (m *Machine) closeAt(fence kevlard.Fence, r, keep kevlard.Route, out []Effect) []Effect {
 	for _, h := range r {
 		if !contains(keep, h) {
-			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: fence, Lo: h.Layers.Lo}})
+			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: fence, Lo: h.Layers.Lo, Keep: m.state != Done}})
 		}
 	}
 	return out

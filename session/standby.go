@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 )
 
@@ -13,7 +14,7 @@ func (m *Machine) salt() string {
 	if m.req.Salt != "" {
 		return "shared:" + m.req.Salt
 	}
-	return "session:" + string(m.id)
+	return index.PrivateSalt + string(m.id)
 }
 
 // CopiedRoute returns the route that was set last; Standbys and Marks are of its
@@ -27,15 +28,83 @@ func (m *Machine) Standbys() []kevlard.NodeID { return m.standbys }
 // its standby has acknowledged.
 func (m *Machine) Marks() []kevlard.Pos { return m.marks }
 
-// Copied returns how many leading positions a node is known to have as the standby
-// of a stage of CopiedRoute.
-func (m *Machine) Copied(n kevlard.NodeID, l kevlard.Layers) kevlard.Pos {
-	for i, h := range m.copied {
-		if h.Layers == l && i < len(m.standbys) && m.standbys[i] == n {
-			return m.marks[i]
+// Source is a node that has a copy of the leading Mark positions of a stage.
+type Source struct {
+	Node kevlard.NodeID
+	Mark kevlard.Pos
+}
+
+// keptCopy is what a standby has that is no longer a hop's standby, because it became
+// a hop itself or was replaced: until a newer copy has as much, it is worth asking.
+type keptCopy struct {
+	layers kevlard.Layers
+	Source
+}
+
+// keepCopies remembers the copies of the route set last before another is set.
+func (m *Machine) keepCopies() {
+	for i := range m.copied {
+		m.keep(i)
+	}
+}
+
+// keep remembers the copy of one hop: one for each stage, the longest.
+func (m *Machine) keep(hop int) {
+	if m.standbys[hop] == "" || m.marks[hop] <= 0 {
+		return
+	}
+	k := keptCopy{m.copied[hop].Layers, Source{m.standbys[hop], m.marks[hop]}}
+	for i, old := range m.kept {
+		if old.layers == k.layers {
+			if k.Mark >= old.Mark {
+				m.kept[i] = k
+			}
+			return
 		}
 	}
-	return 0
+	if len(m.kept) < protocol.MaxHops {
+		m.kept = append(m.kept, k)
+	}
+}
+
+// BestCopy returns the longest copy of a stage's KV at a node that fits; the zero
+// value if there is none.
+func (m *Machine) BestCopy(l kevlard.Layers, fits func(kevlard.NodeID) bool) Source {
+	var best Source
+	for i, h := range m.copied {
+		if h.Layers == l && m.standbys[i] != "" && m.marks[i] > best.Mark && fits(m.standbys[i]) {
+			best = Source{m.standbys[i], m.marks[i]}
+		}
+	}
+	for _, k := range m.kept {
+		if k.layers == l && k.Mark > best.Mark && fits(k.Node) {
+			best = k.Source
+		}
+	}
+	return best
+}
+
+// Copied returns how many leading positions a node is known to have as the standby,
+// now or before, of a stage.
+func (m *Machine) Copied(n kevlard.NodeID, l kevlard.Layers) kevlard.Pos {
+	return m.BestCopy(l, func(o kevlard.NodeID) bool { return o == n }).Mark
+}
+
+// marked takes what the stages say of their standbys. A stage that has none although
+// one was named a while ago missed it.
+func (m *Machine) marked(now kevlard.Instant, marks []kevlard.Pos) {
+	if len(marks) != len(m.marks) {
+		return
+	}
+	for i, mark := range marks {
+		switch {
+		case mark >= 0:
+			m.marks[i] = mark
+		case m.standbys[i] != "" && now.Sub(m.namedAt) > 2*m.timing.Standby:
+			m.keep(i)
+			m.standbys[i], m.marks[i] = "", 0
+		}
+	}
 }
 
 // Unfit reports whether a node lately failed this session as a standby.
@@ -44,11 +113,11 @@ func (m *Machine) Unfit(now kevlard.Instant, n kevlard.NodeID) bool { return now
 // WantsStandby returns the first hop that has no standby and could get one now, -1
 // if there is none.
 func (m *Machine) WantsStandby(now kevlard.Instant) int {
-	if m.state != Prefill && m.state != Decode || now < m.standbyAt {
+	if m.state != Prefill && m.state != Decode {
 		return -1
 	}
 	for i, n := range m.standbys {
-		if n == "" {
+		if n == "" && now >= m.standbyAt[i] {
 			return i
 		}
 	}
@@ -69,16 +138,18 @@ func (m *Machine) keepMarks(before kevlard.Route, standbys []kevlard.NodeID, mar
 // SetStandby gives a hop its standby. With none the session asks again later.
 func (m *Machine) SetStandby(now kevlard.Instant, hop int, n kevlard.NodeID, out []Effect) []Effect {
 	if n == "" {
-		m.standbyAt = now.Add(m.timing.Standby)
+		m.standbyAt[hop] = now.Add(m.timing.Standby)
 		return out
 	}
-	m.standbys[hop], m.marks[hop] = n, 0
+	m.keep(hop)
+	m.standbys[hop], m.marks[hop], m.namedAt = n, 0, now
+	m.touch(n, m.route[hop].Layers)
 	h := m.route[hop]
 	return append(out, Send{h.Node, protocol.Replicate{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo, Standby: n}})
 }
 
 // HurryStandby looks for missing standbys at once: the view has changed.
-func (m *Machine) HurryStandby(now kevlard.Instant) { m.standbyAt = min(m.standbyAt, now) }
+func (m *Machine) HurryStandby() { clear(m.standbyAt) }
 
 // StandbyLost takes a stage's word that its standby takes no more rows.
 func (m *Machine) StandbyLost(now kevlard.Instant, from kevlard.NodeID, l protocol.StandbyLost, out []Effect) []Effect {
@@ -87,27 +158,37 @@ func (m *Machine) StandbyLost(now kevlard.Instant, from kevlard.NodeID, l protoc
 		return out
 	}
 	m.standbys[i], m.marks[i] = "", 0
-	if !strings.HasPrefix(l.Cause, "unreachable") { // whether it can be reached the node knows better
-		m.shun(now, l.Standby)
+	pause := 10 * m.timing.Standby
+	if strings.HasPrefix(l.Cause, "unreachable") { // it may be back soon
+		pause = m.timing.Standby
 	}
+	m.shun(l.Standby, now.Add(pause))
 	return append(out, Note{Type: "standby-lost", Node: l.Standby, Cause: l.Cause})
 }
 
 // shun does not name a node as a standby again for a while.
-func (m *Machine) shun(now kevlard.Instant, n kevlard.NodeID) {
+func (m *Machine) shun(n kevlard.NodeID, until kevlard.Instant) {
 	if m.unfit == nil {
 		m.unfit = map[kevlard.NodeID]kevlard.Instant{}
 	}
-	m.unfit[n] = now.Add(10 * m.timing.Standby)
+	m.unfit[n] = until
 }
 
-// closeCopies ends the session at its standbys.
+// touch remembers who may have something of the session, to close it in the end. What
+// does not fit is given up there when the lease ends.
+func (m *Machine) touch(n kevlard.NodeID, l kevlard.Layers) {
+	h := kevlard.Hop{Node: n, Layers: l}
+	if n != "" && len(m.touched) < protocol.MaxHops && !contains(m.touched, h) {
+		m.touched = append(m.touched, h)
+	}
+}
+
+// closeCopies ends the session wherever it has left something.
 func (m *Machine) closeCopies(out []Effect) []Effect {
-	for i, h := range m.copied {
-		if i >= len(m.standbys) || m.standbys[i] == "" || contains(m.copied, kevlard.Hop{Node: m.standbys[i], Layers: h.Layers}) {
-			continue
+	for _, h := range m.touched {
+		if !contains(m.route, h) && !contains(m.old, h) {
+			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo}})
 		}
-		out = append(out, Send{m.standbys[i], protocol.Close{Session: m.id, Fence: m.fence, Lo: h.Layers.Lo}})
 	}
 	return out
 }

@@ -34,9 +34,7 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 	took := now.Sub(m.lastAck)
 	m.pace += (took - m.pace) / 8
 	m.acked, m.lastAck = s.Next, now
-	if len(s.Marks) == len(m.marks) {
-		copy(m.marks, s.Marks)
-	}
+	m.marked(now, s.Marks)
 	m.watch(now)
 	if !s.Sampled {
 		return m.pump(out)

@@ -14,7 +14,6 @@ type transfer struct {
 	slot     *slot
 	from, to kevlard.Pos
 	started  kevlard.Instant
-	overdue  kevlard.Instant // when the engine counts as stalled
 
 	// Of a load: the copy, and the prepare that is answered at its end.
 	load   bool
@@ -38,13 +37,31 @@ func (m *Machine) policy() index.Policy {
 // Transfers returns how many exports and loads the shell works on.
 func (m *Machine) Transfers() int { return len(m.transfers) }
 
-// begin numbers a transfer.
+// begin numbers a transfer. The shell works on one after the other, so there is one
+// deadline for all: it leaves time for what each of them moves, and starts again with
+// each that ends.
 func (m *Machine) begin(now kevlard.Instant, t *transfer) uint64 {
 	m.transfer++
 	t.started = now
-	t.overdue = now.Add(m.cfg.Timing.Stall + time.Duration(t.to-t.from)*transferPosition)
+	if len(m.transfers) == 0 {
+		m.due = now.Add(m.cfg.Timing.Stall)
+	}
+	m.due = m.due.Add(time.Duration(t.to-t.from) * transferPosition)
 	m.transfers[m.transfer] = t
 	return m.transfer
+}
+
+// judge sets the deadline of the transfers that are under way anew.
+func (m *Machine) judge(now kevlard.Instant) {
+	m.due = kevlard.Never
+	if len(m.transfers) == 0 {
+		return
+	}
+	n := 0
+	for _, t := range m.transfers {
+		n += t.to - t.from
+	}
+	m.due = now.Add(m.cfg.Timing.Stall + time.Duration(n)*transferPosition)
 }
 
 // fill starts to load what this node has of a copy of the session beyond what its
@@ -76,6 +93,10 @@ func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged 
 	s.load = nil
 	if s.closed {
 		m.settle(s)
+		if p := s.parked; p != nil { // of a hot copy that went meanwhile
+			s.parked = nil
+			return m.Prepare(now, p.from, p.msg, p.link, false, out)
+		}
 		return m.schedule(now, out)
 	}
 	n = max(0, min(n, t.to-t.from))
@@ -85,8 +106,11 @@ func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged 
 	if s.parked != nil { // a newer term: it finds the cells as they are now
 		return m.schedule(now, m.unpark(now, s, out))
 	}
-	if m.warm[s.id] == s { // more may have come meanwhile
-		return m.Warm(now, s.id, out)
+	if m.warm[s.id] == s {
+		if t.from+n < t.to && !damaged { // the engine does not take it: the next rows try again
+			return out
+		}
+		return m.Warm(now, s.id, out) // more may have come meanwhile
 	}
 	return m.schedule(now, m.answer(now, s, t.msg, out))
 }
@@ -100,6 +124,7 @@ func (m *Machine) Exported(now kevlard.Instant, engine, id uint64, failed string
 	out = m.end(now, id, out)
 	s := t.slot
 	s.export = nil
+	s.standby.Left(now)
 	if s.closed {
 		m.settle(s)
 		return m.schedule(now, out)
@@ -114,6 +139,7 @@ func (m *Machine) Exported(now kevlard.Instant, engine, id uint64, failed string
 // end forgets a transfer; its engine answers.
 func (m *Machine) end(now kevlard.Instant, id uint64, out []Effect) []Effect {
 	delete(m.transfers, id)
+	m.judge(now)
 	if m.state == topology.Stalled && m.batch == nil && len(m.transfers) == 0 {
 		m.state, m.reason = topology.Ready, ""
 		out = append(out, Changed{}, Note{Type: "engine-awake", Detail: "a late transfer of KV came to its end"})
@@ -130,33 +156,23 @@ func (m *Machine) abortTransfers() {
 		t.slot.load, t.slot.export = nil, nil
 	}
 	clear(m.transfers)
+	m.due = kevlard.Never
 }
 
 // overdueTransfers treats an engine that does not move its KV like one that does
 // not compute.
 func (m *Machine) overdueTransfers(now kevlard.Instant, out []Effect) []Effect {
-	var late *transfer
-	for _, t := range m.transfers {
-		if now >= t.overdue && (late == nil || t.started < late.started) {
-			late = t
-		}
-	}
-	if late == nil {
+	if now < m.due {
 		return out
 	}
-	again := now.Add(m.cfg.Timing.StallKill)
-	if m.state == topology.Stalled {
-		if m.batch == nil {
-			out = m.kill(now, late.started, out)
-		}
-		again = kevlard.Never
-	} else {
-		out = m.stall(now, late.started, out)
-	}
+	since := now
 	for _, t := range m.transfers {
-		t.overdue = again
+		since = min(since, t.started)
 	}
-	return out
+	if m.state == topology.Stalled {
+		return m.kill(since, now, out)
+	}
+	return m.stall(now, since, out)
 }
 
 // assign gives a session its standby.
@@ -172,7 +188,8 @@ func (m *Machine) assign(now kevlard.Instant, s *slot, to kevlard.NodeID, out []
 	if to == "" {
 		return out
 	}
-	s.standby = index.NewStream(now, to)
+	m.streams++
+	s.standby = index.NewStream(now, to, m.streams)
 	s.standby.Computed(now, s.held)
 	tokens := s.known
 	if len(s.tokens) > len(tokens) {
@@ -181,6 +198,7 @@ func (m *Machine) assign(now kevlard.Instant, s *slot, to kevlard.NodeID, out []
 	return append(out, Reply{to, protocol.Offer{
 		Session: s.id, Fence: s.fence, Owner: s.owner, OwnerBoot: s.ownerBoot, Stage: m.cfg.Key, Class: m.class,
 		CellBytes: m.cellBytes, Salt: s.salt, Tokens: tokens, Positions: s.positions,
+		Number: m.streams,
 	}})
 }
 

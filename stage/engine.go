@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -36,6 +37,7 @@ func (m *Machine) EngineExited(now kevlard.Instant, engine uint64, poisonous boo
 	for _, s := range m.sorted() {
 		out = append(out, Reply{s.owner, m.lost(s, "engine-exit", poisonous && s.inBatch)})
 	}
+	out = m.refuseParked(out)
 	m.abortTransfers()
 	m.forget()
 	m.batch = nil
@@ -64,27 +66,53 @@ func backoff(t Timing, failures int) time.Duration {
 // overdue takes the stage out of service while its engine does not answer, and
 // kills the engine if that lasts.
 func (m *Machine) overdue(now kevlard.Instant, out []Effect) []Effect {
-	since := m.batch.started
 	if m.state == topology.Stalled {
-		m.batch.overdue = kevlard.Never
-		return m.kill(now, since, out)
+		return m.kill(m.batch.started, now, out)
 	}
-	m.batch.overdue = now.Add(m.cfg.Timing.StallKill)
-	return m.stall(now, since, out)
+	return m.stall(now, m.batch.started, out)
 }
 
+// stall gives the engine Timing.StallKill to answer anything.
 func (m *Machine) stall(now, since kevlard.Instant, out []Effect) []Effect {
 	for _, s := range m.sorted() {
 		out = append(out, Reply{s.owner, m.lost(s, "engine-stall", false)})
 	}
+	out = m.refuseParked(out)
 	m.forget()
 	m.state = topology.Stalled
 	m.reason = fmt.Sprintf("engine does not answer for %v", now.Sub(since).Round(time.Millisecond))
+	m.setOverdue(now.Add(m.cfg.Timing.StallKill))
 	return append(out, Changed{}, Note{Type: "engine-stall", Cause: "engine-stall", Detail: m.reason})
 }
 
-func (m *Machine) kill(now, since kevlard.Instant, out []Effect) []Effect {
+func (m *Machine) kill(since, now kevlard.Instant, out []Effect) []Effect {
+	m.setOverdue(kevlard.Never)
 	return append(out, Kill{m.engine}, Note{Type: "engine-kill", Cause: "engine-stall", Detail: fmt.Sprintf("no result for %v", now.Sub(since))})
+}
+
+// setOverdue sets all deadlines that run against the engine.
+func (m *Machine) setOverdue(at kevlard.Instant) {
+	if m.batch != nil {
+		m.batch.overdue = at
+	}
+	m.due = kevlard.Never
+	if len(m.transfers) > 0 {
+		m.due = at
+	}
+}
+
+// refuseParked answers the prepares that wait for hot copies.
+func (m *Machine) refuseParked(out []Effect) []Effect {
+	for _, w := range m.hot() {
+		if p := w.parked; p != nil {
+			w.parked = nil
+			m.counters.Refused++
+			out = append(out, Reply{p.from, protocol.Prepared{
+				Session: w.id, Fence: p.msg.Fence, Lo: m.cfg.Key.Layers.Lo, Refusal: protocol.RefusedNoStage, Detail: "the engine is gone",
+			}})
+		}
+	}
+	return out
 }
 
 // forget drops every session and all queued work.

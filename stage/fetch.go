@@ -1,6 +1,8 @@
 package stage
 
 import (
+	"time"
+
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
 )
@@ -10,6 +12,7 @@ type fetching struct {
 	msg     protocol.Prepare
 	through kevlard.Pos     // what the source sends; -1 until it has said so
 	until   kevlard.Instant // when to go on with what is there
+	limit   kevlard.Instant // until is never later: the owner waits for the answer
 }
 
 // fetchWorth is how many positions a copy at another node must probably save to be
@@ -21,11 +24,10 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 	if p.Source == "" || m.cfg.Copies == nil || m.cellBytes == 0 {
 		return false, out
 	}
-	have := s.held
-	if c, ok := m.cfg.Copies.Copy(m.cfg.Key, s.id); ok {
-		have = max(have, commonPrefix(c.Tokens, p.Tokens))
-	}
-	if len(p.Tokens)-have < fetchWorth {
+	local := m.cfg.Copies.Pin(m.cfg.Key, m.class, p.Salt, p.Session, p.Tokens[:len(p.Tokens)-1], s.held)
+	m.cfg.Copies.Unpin(local, local.N, false)
+	reach := min(p.Mark, len(p.Tokens)-1)
+	if reach-local.N < fetchWorth {
 		return false, out
 	}
 	// What comes is kept like any other copy; this node is its own standby.
@@ -33,10 +35,11 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 		Session: s.id, Fence: s.fence, Owner: s.owner, OwnerBoot: s.ownerBoot, Stage: m.cfg.Key, Class: m.class,
 		CellBytes: m.cellBytes, Salt: s.salt, Tokens: p.Tokens, Positions: s.positions,
 	})
-	if a.Refusal != "" {
+	if a.Refusal != "" || reach-a.Through < fetchWorth {
 		return false, out
 	}
-	s.fetch = &fetching{msg: p, through: -1, until: now.Add(m.cfg.Timing.Fetch)}
+	limit := now.Add(m.cfg.Timing.Fetch + time.Duration(len(p.Tokens))*transferPosition/2)
+	s.fetch = &fetching{msg: p, through: -1, until: now.Add(m.cfg.Timing.Fetch), limit: limit}
 	return true, append(out, Reply{p.Source, protocol.Fetch{
 		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, Salt: s.salt, From: a.Through, Tokens: p.Tokens[:len(p.Tokens)-1], Try: a.Try,
 	}})
@@ -48,7 +51,7 @@ func (m *Machine) Fetched(now kevlard.Instant, from kevlard.NodeID, a protocol.F
 	if s == nil || s.fetch == nil || s.fence != a.Fence || s.fetch.msg.Source != from {
 		return out
 	}
-	s.fetch.through, s.fetch.until = a.Through, now.Add(m.cfg.Timing.Fetch)
+	s.fetch.through, s.fetch.until = a.Through, min(s.fetch.limit, now.Add(m.cfg.Timing.Fetch))
 	return m.fetchedAll(now, s, out)
 }
 
@@ -58,7 +61,7 @@ func (m *Machine) Grown(now kevlard.Instant, id kevlard.SessionID, out []Effect)
 	if s == nil || s.fetch == nil {
 		return out
 	}
-	s.fetch.until = now.Add(m.cfg.Timing.Fetch)
+	s.fetch.until = min(s.fetch.limit, now.Add(m.cfg.Timing.Fetch))
 	return m.fetchedAll(now, s, out)
 }
 
@@ -69,6 +72,16 @@ func (m *Machine) fetchedAll(now kevlard.Instant, s *slot, out []Effect) []Effec
 		return out
 	}
 	return m.endFetch(now, s, out)
+}
+
+// SourceGone goes on with what is there where a node was to send the rest.
+func (m *Machine) SourceGone(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
+	for _, s := range m.sorted() {
+		if s.fetch != nil && s.fetch.msg.Source == n {
+			out = m.endFetch(now, s, out)
+		}
+	}
+	return out
 }
 
 // overdueFetch goes on with what is there when the source is too slow.

@@ -75,6 +75,8 @@ type Machine struct {
 
 	transfers map[uint64]*transfer // exports and loads that the shell works on
 	transfer  uint64               // number of the last one
+	due       kevlard.Instant      // when the engine counts as stalled by them
+	streams   uint64               // number of the last stream to a standby
 
 	counters Counters
 }
@@ -155,7 +157,7 @@ func New(cfg Config) *Machine {
 	return &Machine{
 		cfg: cfg, state: topology.Cold, cells: newExtents(0), restartAt: 0,
 		slots: map[kevlard.SessionID]*slot{}, tombs: newTombstones(cfg.Limits.Tombstones), pace: newPace(),
-		transfers: map[uint64]*transfer{}, warm: map[kevlard.SessionID]*slot{},
+		transfers: map[uint64]*transfer{}, due: kevlard.Never, warm: map[kevlard.SessionID]*slot{},
 	}
 }
 
@@ -202,9 +204,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 	if m.batch != nil {
 		at = min(at, m.batch.overdue)
 	}
-	for _, t := range m.transfers {
-		at = min(at, t.overdue)
-	}
+	at = min(at, m.due)
 	policy := m.policy()
 	for _, s := range m.slots {
 		at = min(at, s.lease)
@@ -266,8 +266,8 @@ func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 	if m.batch != nil && m.state != topology.Stalled {
 		m.batch.overdue = max(m.batch.overdue.Add(late), now.Add(kevlard.LateGrace))
 	}
-	for _, t := range m.transfers {
-		t.overdue = max(t.overdue.Add(late), now.Add(kevlard.LateGrace))
+	if len(m.transfers) > 0 {
+		m.due = max(m.due.Add(late), now.Add(kevlard.LateGrace))
 	}
 	for _, s := range m.slots {
 		s.standby.Forgive(late)

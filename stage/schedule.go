@@ -98,6 +98,7 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	m.batch = nil
 	if m.state == topology.Stalled {
 		m.state, m.reason = topology.Ready, ""
+		m.judge(now)
 		out = append(out, Changed{}, Note{Type: "engine-awake", Detail: "a late result came; it is not used"})
 	}
 	// A late result teaches too, or an engine that is merely slow would stall for
@@ -157,7 +158,11 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 
 // marks adds this stage's watermark to those that came with the work.
 func (m *Machine) marks(w work) []kevlard.Pos {
-	return append(w.item.Marks[:len(w.item.Marks):len(w.item.Marks)], w.slot.standby.Acked())
+	mark := -1
+	if w.slot.standby.To != "" {
+		mark = w.slot.standby.Acked()
+	}
+	return append(w.item.Marks[:len(w.item.Marks):len(w.item.Marks)], mark)
 }
 
 // unpark takes up the prepare that waited for a session's cells to be at rest.

@@ -139,7 +139,7 @@ func TestBatchDescribesParts(t *testing.T) {
 	}
 	b.finish(x)
 	steps, to := replies[protocol.Step](b)
-	want := protocol.Step{Session: "s", Fence: fence(1), Next: 5, Sampled: true, Token: 9, Marks: []kevlard.Pos{0}}
+	want := protocol.Step{Session: "s", Fence: fence(1), Next: 5, Sampled: true, Token: 9, Marks: []kevlard.Pos{-1}}
 	if len(steps) != 1 || !reflect.DeepEqual(steps[0], want) || to[0] != "owner" {
 		t.Errorf("steps %+v to %v", steps, to)
 	}

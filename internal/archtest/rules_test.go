@@ -10,7 +10,7 @@ func imports() map[string][]string {
 		"protocol":  {""},
 		"topology":  {""},
 		"scheduler": {"", "topology"},
-		"session":   {"", "protocol"},
+		"session":   {"", "kvstream/index", "protocol"},
 		"stage":     {"", "kvstream/index", "protocol", "topology"},
 		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "stage"},
 

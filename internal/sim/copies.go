@@ -207,7 +207,7 @@ func (h *host) sendStored(e node.SendStored) {
 				}
 			}
 			w.sendRows(w.laneOf(h, w.byID[e.To]), r)
-			h.deliver(life, node.StoredSent{ID: e.ID})
+			h.deliver(life, node.StoredSent{ID: e.ID, N: n})
 		})
 	})
 }

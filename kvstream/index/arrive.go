@@ -2,6 +2,7 @@ package index
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
@@ -39,7 +40,7 @@ func (x *Index) Arrived(now kevlard.Instant, from kevlard.NodeID, piece uint64, 
 	again := func() ([]Run, *Answer) {
 		x.abandon(c)
 		c.try++
-		return nil, &Answer{from, protocol.Stored{Session: r.Session, Fence: r.Fence, Stage: r.Stage, Through: c.stored, Again: true, Try: c.try}}
+		return nil, &Answer{from, protocol.Stored{Session: r.Session, Fence: r.Fence, Stage: r.Stage, Through: c.stored, Again: true, Try: c.try, Number: c.number}}
 	}
 	if !intact {
 		x.counters.Damaged += uint64(len(r.Tokens))
@@ -119,7 +120,7 @@ func (x *Index) Stored(now kevlard.Instant, piece uint64) *Answer {
 		return nil
 	}
 	c.lease = now.Add(x.cfg.Lease)
-	return &Answer{c.source, protocol.Stored{Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Through: c.stored, Try: c.try}}
+	return &Answer{c.source, protocol.Stored{Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Through: c.stored, Try: c.try, Number: c.number}}
 }
 
 // commit counts a piece as stored and names the blocks that it filled.
@@ -129,6 +130,7 @@ func (x *Index) commit(c *copied, a *arrival) {
 	for _, sum := range a.sums {
 		i := c.stored / size
 		b := c.blocks[i]
+		b.private = strings.HasPrefix(c.salt, PrivateSalt)
 		b.open = append(b.open, sum)
 		c.stored++
 		if c.stored%size == 0 {

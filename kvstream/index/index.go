@@ -103,6 +103,7 @@ type copied struct {
 	stored    int             // leading positions that are stored and checked
 	blocks    []*block
 	waiting   []*arrival // on their way into their places, in order
+	number    uint64     // of the offer
 	try       uint64     // grows each time the sender is told to go on from stored
 	lease     kevlard.Instant
 }
@@ -147,7 +148,7 @@ func (x *Index) Usage() Usage {
 // Offer takes a stage's wish to have a copy kept here, and says how much of it is
 // here already.
 func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer) protocol.Stored {
-	answer := protocol.Stored{Session: o.Session, Fence: o.Fence, Stage: o.Stage}
+	answer := protocol.Stored{Session: o.Session, Fence: o.Fence, Stage: o.Stage, Number: o.Number}
 	refuse := func(why protocol.Refusal, format string, args ...any) protocol.Stored {
 		answer.Refusal, answer.Detail = why, fmt.Sprintf(format, args...)
 		return answer
@@ -182,7 +183,7 @@ func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer
 		x.abandon(c)
 		x.cut(c, commonPrefix(c.tokens[:c.stored], o.Tokens))
 	}
-	c.salt, c.positions = o.Salt, o.Positions
+	c.salt, c.positions, c.number = o.Salt, o.Positions, o.Number
 	if c.source != from {
 		c.try = 0
 	}
@@ -247,7 +248,7 @@ func (x *Index) cut(c *copied, n int) {
 		x.unuse(b)
 	}
 	c.blocks = c.blocks[:keep]
-	c.tokens = c.tokens[:n]
+	c.tokens = c.tokens[:n:n] // what was handed out must not change
 	c.stored = min(c.stored, n)
 }
 
@@ -360,7 +361,7 @@ func (x *Index) dismiss(c *copied) Answer {
 	x.counters.Refused++
 	x.forget(c)
 	return Answer{c.source, protocol.Stored{
-		Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Refusal: protocol.RefusedCapacity,
+		Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Refusal: protocol.RefusedCapacity, Number: c.number,
 		Detail: fmt.Sprintf("%d bytes of block memory, all in use", x.cfg.Bytes),
 	}}
 }

@@ -92,6 +92,7 @@ func (x *Index) truncateBlocks(c *copied, n int) {
 		x.unuse(b)
 	}
 	c.blocks = c.blocks[:n]
-	c.tokens = c.tokens[:min(len(c.tokens), n*x.cfg.BlockTokens)]
+	n = min(len(c.tokens), n*x.cfg.BlockTokens)
+	c.tokens = c.tokens[:n:n]
 	c.stored = min(c.stored, len(c.tokens))
 }

@@ -32,6 +32,8 @@ type block struct {
 	refs int    // copies that hold it
 	pins int    // loads that read it, rows on their way into it
 
+	private bool // of a session that shares with none: not worth caching
+
 	open []uint64 // sums of the positions of an open block
 	link          // in the cache while idle
 }

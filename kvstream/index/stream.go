@@ -19,7 +19,8 @@ type Policy struct {
 // Stream is the sender's side of one session's copy at one standby: what it has,
 // what is on the way, and when the next piece is due. The zero value has no standby.
 type Stream struct {
-	To kevlard.NodeID
+	To     kevlard.NodeID
+	Number uint64 // of the offer
 
 	try    uint64      // of the standby's last word
 	open   bool        // the offer was answered
@@ -31,8 +32,8 @@ type Stream struct {
 }
 
 // NewStream returns the stream to a standby to which an offer was just sent.
-func NewStream(now kevlard.Instant, to kevlard.NodeID) Stream {
-	return Stream{To: to, oldest: kevlard.Never, heard: now}
+func NewStream(now kevlard.Instant, to kevlard.NodeID, number uint64) Stream {
+	return Stream{To: to, Number: number, oldest: kevlard.Never, heard: now}
 }
 
 // Acked returns the watermark: the leading positions that the standby has stored.
@@ -52,6 +53,9 @@ func (s *Stream) Computed(now kevlard.Instant, held kevlard.Pos) {
 
 // Stored takes the standby's word. It reports false if it keeps no copy.
 func (s *Stream) Stored(now kevlard.Instant, m protocol.Stored) bool {
+	if m.Number != 0 && m.Number != s.Number {
+		return true // of an earlier offer to the same node
+	}
 	if m.Refusal != "" {
 		return false
 	}
@@ -97,6 +101,14 @@ func (s *Stream) Sent(now kevlard.Instant, to kevlard.Pos) {
 	s.sent = to
 	s.oldest = kevlard.Never
 	s.Computed(now, s.held)
+}
+
+// Left notes that what was sent last has left this node: from now on the standby
+// owes an answer.
+func (s *Stream) Left(now kevlard.Instant) {
+	if s.sent > s.acked {
+		s.heard = max(s.heard, now)
+	}
 }
 
 // Deadline returns when Next or Overdue may change by time alone.

@@ -16,7 +16,7 @@ func policy() Policy {
 
 func TestStreamSendsInPieces(t *testing.T) {
 	p, now := policy(), kevlard.Instant(1)
-	s := NewStream(now, "standby")
+	s := NewStream(now, "standby", 1)
 	next := func(want0, want1 kevlard.Pos) {
 		t.Helper()
 		if from, to := s.Next(now, p); from != want0 || to != want1 {
@@ -57,7 +57,7 @@ func TestStreamSendsInPieces(t *testing.T) {
 
 func TestStreamGivesUpTheSlow(t *testing.T) {
 	p, now := policy(), kevlard.Instant(1)
-	s := NewStream(now, "standby")
+	s := NewStream(now, "standby", 1)
 	if s.Overdue(now.Add(p.Slow-1), p) || !s.Overdue(now.Add(p.Slow), p) || s.Deadline(p) != now.Add(p.Slow) {
 		t.Error("an offer without an answer")
 	}
@@ -93,7 +93,7 @@ func TestStreamCatchesUp(t *testing.T) {
 		var storing []uint64
 		held, piece := 0, uint64(0)
 		offer := func() {
-			s = NewStream(now, "standby")
+			s = NewStream(now, "standby", 1)
 			s.Computed(now, held)
 			back = append(back, Answer{Message: x.Offer(now, "src", protocol.Offer{
 				Session: "s", Fence: fence(1), Owner: "o", OwnerBoot: "o.1", Stage: stage, Class: "toy", CellBytes: 8, Tokens: log[:max(1, held)], Positions: len(log),

@@ -1,15 +1,14 @@
 # kevlard: `make` prints what there is to make.
 
 # One set of flags for build, vet and test: with any other, cgo compiles ggml
-# anew (two minutes). -U must be in both, or llamafile's GEMM, whose bits depend
-# on the batch size, comes back.
+# anew (two minutes).
 ARCH := $(shell uname -m)
 ifeq ($(ARCH),x86_64)
 MARCH := -march=x86-64-v3
 else
 MARCH :=
 endif
-export CGO_CFLAGS   := -O3 $(MARCH) -UGGML_USE_LLAMAFILE -Wno-stringop-overflow
+export CGO_CFLAGS   := -O3 $(MARCH) -Wno-stringop-overflow
 export CGO_CXXFLAGS := $(CGO_CFLAGS)
 
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
@@ -55,6 +54,13 @@ demo: build ## a story over 8 hosts; one of them is killed mid-sentence
 test: tools build ## all tests: pure packages with -race, the engine, real processes
 	go test -race -timeout 10m $(PURE_PKGS)
 	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 15m -p 1 $(ENGINE_PKGS)
+	$(MAKE) test-sdk
+
+# -count=1: go test does not see that the binary under test changed.
+.PHONY: test-sdk
+test-sdk: tools build ## OpenAI's own clients against a mesh whose hosts die (needs Node and npm)
+	@scripts/check-tools.sh sdk
+	cd e2e/sdk && KEVLARD_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 15m ./...
 
 .PHONY: test-long
 test-long: tools build ## the tests that take an hour: saturation, long freezes, many kills
@@ -65,7 +71,12 @@ check: tools ## formatting, vet, staticcheck, and a build without cgo
 	@out=$$($(GOFUMPT) -l .); if [ -n "$$out" ]; then echo "not gofumpt-clean:"; echo "$$out"; exit 1; fi
 	go vet ./...
 	$(STATICCHECK) ./...
+	cd e2e/sdk && go vet ./... && $(STATICCHECK) ./...
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
+
+.PHONY: readme
+readme: tools ## follows README.md and docs/operating.md word by word on a clean clone (as root)
+	scripts/readme-check
 
 .PHONY: sim
 SEEDS ?= 10000
@@ -79,6 +90,15 @@ fuzz: tools ## every fuzz target for FUZZTIME (default 20s)
 .PHONY: bench
 bench: tools ## go benchmarks
 	go test -run '^$$' -bench . -benchtime 1s ./engine/... ./mesh/... ./scheduler/...
+
+# Minutes to build, and the machine must be quiet: not part of the tests.
+.PHONY: compare
+compare: build ## one node against ollama, built from its Go module (needs cmake)
+	scripts/compare/build.sh bin/compare
+	[ -e bin/compare/110m.gguf ] || $(BIN) model synth --preset 110m bin/compare/110m.gguf
+	go build -o bin/compare/compare ./scripts/compare
+	bin/compare/compare -ollama bin/compare/$(or $(VARIANT),haswell)/bin/ollama -models model/fairy/fairy-7m-q8_0.gguf
+	bin/compare/compare -ollama bin/compare/$(or $(VARIANT),haswell)/bin/ollama -models bin/compare/110m.gguf -temperature 1
 
 .PHONY: clean
 clean: ## removes what make made

@@ -175,6 +175,8 @@ type Failover struct {
 	Detect  time.Duration // last token (or submission) to evidence
 	Reroute time.Duration // evidence to the last prepare answered
 	Restore time.Duration // to the first token after that
+	Known   int           // tokens known when the new route began, prompt included
+	From    int           // the position it began at: what was before, its stages held or had copies of
 }
 
 // Gap is the pause that the client saw.

@@ -34,6 +34,9 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	case s.inFlight <- struct{}{}:
 		defer func() { <-s.inFlight }()
 	default:
+		if s.cfg.Shed != nil {
+			s.cfg.Shed("overloaded")
+		}
 		writeError(w, newError(http.StatusTooManyRequests, "overloaded", "%d requests are running on this node, which is its limit: try again", cap(s.inFlight)))
 		return
 	}

@@ -31,6 +31,8 @@ type Failover struct {
 	DetectMS  float64 `json:"detect_ms"`
 	RerouteMS float64 `json:"reroute_ms"`
 	RestoreMS float64 `json:"restore_ms"`
+	Known     int     `json:"known"` // tokens known when the new route began, prompt included
+	From      int     `json:"from"`  // the position it began at
 }
 
 // Failovers shows failovers in their JSON shape; never nil.
@@ -40,7 +42,7 @@ func Failovers(in []kevlard.Failover) []Failover {
 	for _, f := range in {
 		out = append(out, Failover{
 			AtToken: f.AtToken, Cause: f.Cause, GapMS: ms(f.Gap()), Node: string(f.Node),
-			DetectMS: ms(f.Detect), RerouteMS: ms(f.Reroute), RestoreMS: ms(f.Restore),
+			DetectMS: ms(f.Detect), RerouteMS: ms(f.Reroute), RestoreMS: ms(f.Restore), Known: f.Known, From: f.From,
 		})
 	}
 	return out

@@ -212,7 +212,7 @@ func TestControlGenerate(t *testing.T) {
 	}
 	want := []string{
 		`{"session":".toy"}`, `{"text":"a","token_ids":[97]}`, `{"token_ids":[226]}`, `{"token_ids":[130]}`,
-		`{"text":"€","token_ids":[172],"finish_reason":"stop","failovers":[{"at_token":1,"cause":"reset","gap_ms":6,"node":"n2","detect_ms":1,"reroute_ms":2,"restore_ms":3}]}`,
+		`{"text":"€","token_ids":[172],"finish_reason":"stop","failovers":[{"at_token":1,"cause":"reset","gap_ms":6,"node":"n2","detect_ms":1,"reroute_ms":2,"restore_ms":3,"known":0,"from":0}]}`,
 	}
 	if got := strings.Join(chunks, "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, strings.Join(want, "\n"))

@@ -28,7 +28,10 @@ type Config struct {
 	// Drain is how long open requests may go on once Run's context has ended; then
 	// their streams end with an error event. 0 ends them at once.
 	Drain time.Duration
-	Log   *slog.Logger
+	// Shed, when not nil, is told why a request was turned away before it became a
+	// session.
+	Shed func(reason string)
+	Log  *slog.Logger
 }
 
 // Server is the HTTP API of a node.
@@ -42,6 +45,16 @@ type Server struct {
 	handler  http.Handler
 }
 
+// ConfigError says that a server was told to listen in a way that it must not, or with
+// keys or a certificate that are none.
+type ConfigError struct{ err error }
+
+// Error implements error.
+func (e *ConfigError) Error() string { return e.err.Error() }
+
+// Unwrap gives errors.Is and errors.As what is inside.
+func (e *ConfigError) Unwrap() error { return e.err }
+
 // NewServer reads the keys and the certificate and listens, so that mistakes and a
 // taken port show at once. metrics answers /metrics.
 func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
@@ -49,22 +62,22 @@ func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error)
 	var err error
 	if cfg.KeysFile != "" {
 		if s.keys, err = openKeyring(cfg.KeysFile); err != nil {
-			return nil, err
+			return nil, &ConfigError{err}
 		}
 	}
 	if cfg.TLSCert != "" || cfg.TLSKey != "" {
 		if s.cert, err = openCertificate(cfg.TLSCert, cfg.TLSKey); err != nil {
-			return nil, err
+			return nil, &ConfigError{err}
 		}
 	}
 	local, err := isLoopback(cfg.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("API listen address %s: %w", cfg.Listen, err)
+		return nil, &ConfigError{fmt.Errorf("API listen address %s: %w", cfg.Listen, err)}
 	}
 	switch {
 	case !local && s.keys == nil:
-		return nil, fmt.Errorf("API listen address %s: other hosts reach it, which needs API keys: "+
-			"set [api] keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", cfg.Listen)
+		return nil, &ConfigError{fmt.Errorf("API listen address %s: other hosts reach it, which needs API keys: "+
+			"set [api] keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", cfg.Listen)}
 	case !local && s.cert == nil:
 		cfg.Log.Warn("prompts and API keys travel unencrypted: set [api] tls_cert and tls_key, or trust the network", "listen", cfg.Listen)
 	}

@@ -214,7 +214,9 @@ func waitFor(t *testing.T, ok func() bool) {
 // TestTooMany checks that requests over the limit are told to come again.
 func TestTooMany(t *testing.T) {
 	g := &toy{lessons: map[string]lesson{"p": {answer: "abc", after: 1, hang: true}}}
-	_, ts := newTestServer(t, g, 1)
+	s, ts := newTestServer(t, g, 1)
+	var shed []string
+	s.cfg.Shed = func(reason string) { shed = append(shed, reason) }
 	resp, err := http.Post(ts.URL+"/v1/completions", "", strings.NewReader(`{"model":"toy","prompt":"p","stream":true}`))
 	if err != nil {
 		t.Fatal(err)
@@ -227,6 +229,9 @@ func TestTooMany(t *testing.T) {
 	want := `{"error":{"message":"1 requests are running on this node, which is its limit: try again","type":"rate_limit_error","param":null,"code":"overloaded"}}`
 	if second.StatusCode != 429 || strings.TrimSpace(text) != want || second.Header.Get("Retry-After") != "1" {
 		t.Errorf("got %d %s, Retry-After %q", second.StatusCode, text, second.Header.Get("Retry-After"))
+	}
+	if len(shed) != 1 || shed[0] != "overloaded" {
+		t.Errorf("shed %q, want it counted once as overloaded", shed)
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
@@ -50,9 +52,27 @@ type Config struct {
 	MeshListen string
 	// MeshAdvertise is like GossipAdvertise.
 	MeshAdvertise string
-	// BulkAddr and APIAddr are the host:port of the bulk listener and the HTTP
-	// API, told to others as they are. Empty: none.
-	BulkAddr, APIAddr string
+	// APIAddr is the host:port that the HTTP API listens on. Others are told it, with
+	// the ring's address where it is unspecified, and nothing where it is a loopback
+	// one that they can't reach. Empty: none.
+	APIAddr string
+	// APITLS says that the API speaks HTTPS.
+	APITLS bool
+
+	// BulkListen is the ip:port where KV from peers is taken. Empty: this node keeps
+	// no copies, and what its stages compute has none. Others are told its port with
+	// the mesh's address.
+	BulkListen string
+	// BulkPlain turns encryption of KV on the way off, for a trusted fabric. It must
+	// be the same on all nodes.
+	BulkPlain bool
+	// BulkBandwidth caps the KV that this node sends, in bytes a second. Default: no cap.
+	BulkBandwidth int64
+	// KV bounds the copies that are kept here.
+	KV index.Config
+	// Standbys is how many copies of the KV of sessions owned here are kept, 0
+	// (default) or 1.
+	Standbys int
 	// Control is the path of the control socket, shown in member lists.
 	Control string
 
@@ -72,6 +92,14 @@ type Config struct {
 	// Timing and Limits are the decision code's own; see package node.
 	Timing node.Timing
 	Limits node.Limits
+}
+
+// transport names how KV is moved, for metrics.
+func (c Config) transport() string {
+	if c.BulkPlain {
+		return "tcp-plain"
+	}
+	return "tcp-tls"
 }
 
 // AssignedStage is one stage that this node is configured to hold.
@@ -101,6 +129,9 @@ type Deps struct {
 	// Log gets the event log and the lines of the ring and the mesh. Default:
 	// discarded.
 	Log *slog.Logger
+	// Mover makes what moves KV, and returns where it listens. Default: TCP at
+	// Config.BulkListen, or none.
+	Mover func(mover.Handler) (mover.Mover, string, error)
 	// Transport replaces the sockets of gossip in tests.
 	Transport memberlist.NodeAwareTransport
 }
@@ -112,6 +143,8 @@ func (c Config) withDefaults() Config {
 	c.MeshListen = cmp.Or(c.MeshListen, "0.0.0.0:7947")
 	c.Profile = cmp.Or(c.Profile, "lan")
 	c.Threads = cmp.Or(c.Threads, 1)
+	c.KV.BlockTokens = cmp.Or(c.KV.BlockTokens, 32)
+	c.KV.Bytes = cmp.Or(c.KV.Bytes, 256<<20)
 	c.Labels = maps.Clone(c.Labels)
 	if c.Labels == nil {
 		c.Labels = map[string]string{}
@@ -144,10 +177,17 @@ func (c Config) Validate() error {
 	if c.Threads < 0 {
 		bad("engine threads %d: want at least 1", c.Threads)
 	}
-	for _, f := range []struct{ field, addr string }{{"bulk", c.BulkAddr}, {"api", c.APIAddr}} {
-		if _, _, err := net.SplitHostPort(f.addr); f.addr != "" && err != nil {
-			bad("%s address %q: want host:port: %w", f.field, f.addr, err)
-		}
+	if _, _, err := net.SplitHostPort(c.APIAddr); c.APIAddr != "" && err != nil {
+		bad("api address %q: want host:port: %w", c.APIAddr, err)
+	}
+	if c.Standbys < 0 || c.Standbys > 1 {
+		bad("kv standbys %d: want 0 or 1", c.Standbys)
+	}
+	if c.KV.BlockTokens < 0 || c.KV.BlockTokens > maxBlockTokens {
+		bad("kv block tokens %d: want 1 to %d", c.KV.BlockTokens, maxBlockTokens)
+	}
+	if c.KV.Bytes < 0 || c.BulkBandwidth < 0 {
+		bad("kv bytes %d and bandwidth %d: want 0 (the default) or more", c.KV.Bytes, c.BulkBandwidth)
 	}
 	seen := map[kevlard.StageKey]bool{}
 	for _, a := range c.Assigned {

@@ -32,6 +32,8 @@ type Daemon struct {
 	log   *slog.Logger
 	codec *protocol.Codec
 
+	bulkRoot [32]byte // keys of plain bulk connections are derived from it
+
 	mesh    *mesh.Mesh
 	ring    *membership.Ring
 	records *records
@@ -40,6 +42,9 @@ type Daemon struct {
 	streams streams
 	board   *board
 	metrics *metrics
+	copies  copies
+	bulk    string               // where the mover listens, "" if nowhere
+	forget  func(kevlard.NodeID) // ends bulk connections; nil without TCP
 	seldom  seldom
 	outages outages
 
@@ -83,12 +88,12 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		cfg: cfg, boot: kevlard.BootID(ulid.Make().String()), start: time.Now(), log: log, codec: protocol.NewCodec(),
 		events: newEventLog(), board: newBoard(), streams: newStreams(), frames: semaphore.NewWeighted(maxFrameBytes),
 		inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
-		unsendable: map[kevlard.NodeID]bool{},
+		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newBulkRoot(),
 	}
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
 	own, assigned := d.describe()
-	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits})
+	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys})
 	var err error
 	pull := func(ctx context.Context, from kevlard.NodeID) ([]byte, error) {
 		return d.mesh.Call(ctx, from, methodRecord, nil)
@@ -104,7 +109,13 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err = d.bindRing(deps); err != nil {
+	if deps.Mover == nil && cfg.BulkListen != "" {
+		deps.Mover = d.newTCP(key)
+	}
+	if err = d.bindCopies(deps); err == nil {
+		err = d.bindRing(deps)
+	}
+	if err != nil {
 		return nil, errors.Join(err, d.unbind())
 	}
 	return d, nil
@@ -127,32 +138,29 @@ func (d *Daemon) describe() (record, []node.Assigned) {
 	return own, assigned
 }
 
-// bindRing binds gossip; the mesh is bound, so its port is known.
+// bindRing binds gossip; the mesh and bulk transport are bound, so their ports are
+// known.
 func (d *Daemon) bindRing(deps Deps) error {
-	gossip, err := membership.Advertise(d.cfg.GossipAdvertise, d.cfg.GossipBind, d.cfg.Dev, membership.SystemInterfaces)
+	at, err := d.cfg.endpoints(d.mesh.Addr(), d.bulk, membership.SystemInterfaces)
 	if err != nil {
-		return fmt.Errorf("ring %w", err)
-	}
-	fabric, err := membership.Advertise(d.cfg.MeshAdvertise, d.mesh.Addr(), d.cfg.Dev, membership.SystemInterfaces)
-	if err != nil {
-		return fmt.Errorf("mesh %w", err)
+		return err
 	}
 	d.ring, err = membership.New(membership.Config{
-		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
+		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: at.gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
 		Meta: membership.Meta{
-			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: fabric, Bulk: d.cfg.BulkAddr,
-			API: d.cfg.APIAddr, Record: 1, Version: d.cfg.Version,
+			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: at.mesh, Bulk: at.bulk,
+			API: at.api, APITLS: d.cfg.APITLS, Record: 1, Version: d.cfg.Version,
 		},
 	})
 	return err
 }
 
-// unbind releases the mesh port after a failed New.
+// unbind releases the ports of mesh and bulk transport after a failed New.
 func (d *Daemon) unbind() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	return d.mesh.Run(ctx)
+	return errors.Join(d.copies.run(ctx), d.mesh.Run(ctx))
 }
 
 // Run runs the node until ctx ends, Leave has left the ring, or a part fails. It
@@ -160,14 +168,17 @@ func (d *Daemon) unbind() error {
 // Sessions still owned here are failed with "draining": call Leave before to let
 // them end. It can run only once.
 func (d *Daemon) Run(ctx context.Context) error {
-	if err := notify(systemd.SdNotifyReady); err != nil {
-		return err
+	if ctx.Err() == nil { // else it runs only to release what New bound, and never was ready
+		if err := notify(systemd.SdNotifyReady); err != nil {
+			return err
+		}
+		d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	}
-	d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
 	err := lifecycle.Run(ctx,
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
 		lifecycle.Part{Name: "ring", Run: d.ring.Run, Grace: ringGrace},
 		lifecycle.Part{Name: "log", Run: d.logEvents, Grace: logGrace},
+		lifecycle.Part{Name: "copies", Run: d.copies.run, Grace: copiesGrace},
 		lifecycle.Part{Name: "engines", Run: d.engines.run, Grace: enginesGrace},
 		lifecycle.Part{Name: "records", Run: d.follow, Grace: recordsGrace},
 		lifecycle.Part{Name: "loop", Run: d.loop, Grace: loopGrace},
@@ -181,6 +192,9 @@ func (d *Daemon) follow(ctx context.Context) error {
 	var last topology.View
 	return d.records.run(ctx, d.ring, d.mesh.SetPeers, func(v topology.View) {
 		for _, e := range changes(last, v, d.cfg.Name) {
+			if e.Type == "node-forgotten" && d.forget != nil {
+				d.forget(e.Node)
+			}
 			d.report(e)
 		}
 		last = v
@@ -233,3 +247,6 @@ func (d *Daemon) GossipAddr() string { return d.ring.Addr() }
 
 // MeshAddr returns the host:port that the mesh listens on.
 func (d *Daemon) MeshAddr() string { return d.mesh.Addr() }
+
+// BulkAddr returns the host:port that KV from peers is taken at, "" if none is.
+func (d *Daemon) BulkAddr() string { return d.bulk }

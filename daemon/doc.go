@@ -6,7 +6,8 @@
 //
 //	mesh     links and connections; its readers call this package's handlers
 //	ring     gossip
-//	engines  one goroutine for each engine's life; it owns the engine
+//	copies   the block store; places rows that came, sends rows to standbys
+//	engines  the goroutines of each engine's life: it, its batches, its KV
 //	records  the node records: pulls those that moved, publishes our own, makes views
 //	log      writes the event log to slog
 //	loop     node.Machine; every event passes its inbox, one at a time
@@ -23,6 +24,10 @@
 // block: connection readers, engine goroutines, callers of Generate. A peer that
 // sends faster than the loop works is held up by TCP; others only while there is no
 // room, as each connection has its own reader.
+//
+// KV passes the loop by: pieces from peers wait under a number for the machine's
+// word, in bounded memory. When that is full, pieces are refused, and the machines
+// see to it that they are sent again.
 //
 // # Readers
 //

@@ -29,7 +29,8 @@ type LaunchSpec struct {
 }
 
 // Engine is one engine process, or what stands for it. Forward is called by one
-// goroutine at a time; the other methods may be called at any time.
+// goroutine at a time, ReadCells and WriteCells by another; the other methods may be
+// called at any time.
 type Engine interface {
 	// Info says what was loaded. It does not change.
 	Info() EngineInfo
@@ -38,6 +39,12 @@ type Engine interface {
 	// error the engine is of no further use; ErrNoMemory says that the batch is not to
 	// blame. It returns at once when the engine exits.
 	Forward(ctx context.Context, b stage.Batch) (rows [][]byte, sampled []kevlard.Sampled, err error)
+	// ReadCells copies the KV of n cells from cell on to dst, n x Info().CellBytes: for
+	// each layer the keys of all cells, then their values (kvstream.Layout). It runs
+	// beside a Forward that does not write these cells.
+	ReadCells(ctx context.Context, cell, n int, dst []byte) error
+	// WriteCells is the inverse of ReadCells, beside a Forward that does not use them.
+	WriteCells(ctx context.Context, cell, n int, src []byte) error
 	// Done is closed as soon as the engine is gone, for whatever reason.
 	Done() <-chan struct{}
 	// Exit says how it went. It may be called after Done is closed.
@@ -53,6 +60,7 @@ type EngineInfo struct {
 	Class       string // numerics class; engines of equal class compute equal bits
 	Cells       int    // KV positions granted
 	Width       int    // bytes of one row of hidden state
+	CellBytes   int    // bytes of one position's KV in all layers of the stage
 	WeightBytes int64
 	PID         int
 	Device      string // cpu, cuda:0, ...

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/stage"
 )
@@ -18,14 +19,16 @@ import (
 // errKilled is the cause of an engine's context when the machine had it killed.
 var errKilled = errors.New("killed: the engine did not answer")
 
-// engines carries out StartEngine, KillEngine and RunBatch. Its methods never
-// block; run owns one goroutine for each engine life.
+// engines carries out StartEngine, KillEngine, RunBatch, Export and Load. Its
+// methods never block; run owns the goroutines of each engine life.
 type engines struct {
 	launcher Launcher
 	assigned map[kevlard.StageKey]AssignedStage
 	threads  int
 	post     func(node.Event) bool
 	observe  func(kevlard.StageKey, time.Duration) // one batch
+	copies   *copies
+	reject   func(reason string, from kevlard.NodeID, detail string) // KV that is not used
 	log      *slog.Logger
 	wake     chan struct{} // capacity 1: pending is not empty
 
@@ -47,6 +50,8 @@ type engineLife struct {
 	kill chan struct{}    // closed once
 	once sync.Once
 
+	transfers *transfers
+
 	mu   sync.Mutex
 	info EngineInfo // zero until loaded
 	fail error      // why a batch failed while the engine lived
@@ -64,7 +69,7 @@ func newEngines(cfg Config, l Launcher, post func(node.Event) bool, observe func
 }
 
 func (e *engines) start(ev node.StartEngine) {
-	l := &engineLife{id: engineID{ev.Stage, ev.Run}, work: make(chan stage.Batch, 1), kill: make(chan struct{})}
+	l := &engineLife{id: engineID{ev.Stage, ev.Run}, work: make(chan stage.Batch, 1), kill: make(chan struct{}), transfers: newTransfers()}
 	e.mu.Lock()
 	e.pending = append(e.pending, l)
 	e.lives[l.id] = l
@@ -119,6 +124,18 @@ func (e *engines) loaded() []loadedEngine {
 	return out
 }
 
+// cellsInUse returns the bytes of the cells that sessions have at the engines here.
+func (e *engines) cellsInUse(s *snapshot) (n int64) {
+	for _, l := range e.loaded() {
+		for _, st := range s.node.Stages {
+			if st.Key == l.stage {
+				n += int64(max(0, l.info.Cells-st.FreeCells)) * int64(l.info.CellBytes)
+			}
+		}
+	}
+	return n
+}
+
 type loadedEngine struct {
 	stage kevlard.StageKey
 	info  EngineInfo
@@ -165,8 +182,8 @@ func (e *engines) live(ctx context.Context, l *engineLife) {
 	side.Wait()
 }
 
-// hold launches the engine, has its batches done in a goroutine of side, and
-// returns when it is gone.
+// hold launches the engine, has its batches and its KV done in goroutines of side,
+// and returns when it is gone.
 func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup) EngineExit {
 	a := e.assigned[l.id.stage]
 	eng, err := e.launcher.Launch(ctx, LaunchSpec{
@@ -179,6 +196,10 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 		return EngineExit{Reason: err.Error()}
 	}
 	info := eng.Info()
+	if _, err := kvstream.LayoutOf(l.id.stage.Layers, info.CellBytes); err != nil {
+		e.log.Warn("no copies of KV are kept of a stage", "stage", l.id.stage.Layers, "err", err)
+		info.CellBytes = 0
+	}
 	if info.Width != a.Width || info.Cells < 1 {
 		eng.Kill()
 		return e.gone(eng, EngineExit{Reason: fmt.Sprintf("the engine has rows of %d bytes and %d KV positions, want rows of %d bytes and at least one position", info.Width, info.Cells, a.Width)})
@@ -187,8 +208,9 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 	l.info = info
 	l.mu.Unlock()
 	e.log.Debug("engine loaded", "stage", l.id.stage.Layers, "run", l.id.run, "pid", info.PID, "device", info.Device)
-	e.post(node.EngineReady{Stage: l.id.stage, Run: l.id.run, Class: info.Class, Cells: info.Cells, Width: info.Width})
+	e.post(node.EngineReady{Stage: l.id.stage, Run: l.id.run, Class: info.Class, Cells: info.Cells, Width: info.Width, CellBytes: info.CellBytes})
 	side.Go(func() { e.forward(ctx, l, eng, a) })
+	side.Go(func() { e.transfer(ctx, l, eng, info.CellBytes) })
 	select {
 	case <-eng.Done():
 	case <-ctx.Done():

@@ -21,7 +21,8 @@ import (
 type puppet struct {
 	info    EngineInfo
 	forward func(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error)
-	deaf    bool // SIGKILL does not help
+	cells   func(ctx context.Context, cell, n int, b []byte) error // both reads and writes
+	deaf    bool                                                   // SIGKILL does not help
 	done    chan struct{}
 	once    sync.Once
 	exit    EngineExit
@@ -31,6 +32,14 @@ func (p *puppet) Info() EngineInfo { return p.info }
 
 func (p *puppet) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 	return p.forward(ctx, b)
+}
+
+func (p *puppet) ReadCells(ctx context.Context, cell, n int, dst []byte) error {
+	return p.cells(ctx, cell, n, dst)
+}
+
+func (p *puppet) WriteCells(ctx context.Context, cell, n int, src []byte) error {
+	return p.cells(ctx, cell, n, src)
 }
 
 func (p *puppet) Done() <-chan struct{} { return p.done }
@@ -69,7 +78,7 @@ func withBench(t *testing.T, launch launchFunc, f func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		a := AssignedStage{Model: topology.Model{ID: kevlard.Digest{1}, Layers: 4, Context: 64, Vocab: 10}, Layers: kevlard.Layers{Lo: 0, Hi: 2}, Width: 8, CellsWanted: 64}
 		b := &bench{t: t, stage: a.Key(), events: make(chan node.Event, 100)}
-		b.puppet = &puppet{info: EngineInfo{Width: 8, Cells: 64, PID: 42}, done: make(chan struct{}), forward: func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
+		b.puppet = &puppet{info: EngineInfo{Width: 8, Cells: 64, CellBytes: 16, PID: 42}, done: make(chan struct{}), forward: func(context.Context, stage.Batch) ([][]byte, []kevlard.Sampled, error) {
 			return [][]byte{make([]byte, 8)}, nil, nil
 		}}
 		if launch == nil {
@@ -105,7 +114,7 @@ func next[E node.Event](b *bench) E {
 
 func TestEngineLife(t *testing.T) {
 	withBench(t, nil, func(b *bench) {
-		if r := next[node.EngineReady](b); r.Cells != 64 || r.Run != 1 {
+		if r := next[node.EngineReady](b); r.Cells != 64 || r.CellBytes != 16 || r.Run != 1 {
 			t.Errorf("ready: %+v", r)
 		}
 		for id := range uint64(3) {

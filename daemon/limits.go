@@ -15,6 +15,10 @@ import "time"
 //	maxModels, maxStages, maxText  parts of a record       not accepted
 //	maxAsks        nodes asked for their sessions at once  the others wait for their turn
 //	maxAssigned    stages configured here                  Validate refuses
+//	maxArrivingBytes  KV that waits for its place          the piece is refused, the sender sends it again
+//	maxLeavingBytes   KV that waits to be sent             the machine gives the standby up
+//	maxLeavingPeer    the part of it for one peer          the same
+//	[kv] ram_bytes    KV kept for others                   offers and pieces are refused (kvstream/index)
 //
 // Engine starts are bounded by the stages configured: a stage starts an engine
 // only after the one before has exited. An engine has one batch at a time.
@@ -26,8 +30,21 @@ const (
 	maxAsks      = 16
 	maxAssigned  = 64
 
+	maxBlockTokens = 1024
+
 	// maxFrameBytes is over 200 of the largest frames.
 	maxFrameBytes = 64 << 20
+
+	// maxArrivingBytes, maxLeavingBytes and maxLeavingPeer are 64 and 16 of the largest
+	// pieces that stages make of cells below 1 MiB.
+	maxArrivingBytes = 64 << 20
+	maxLeavingBytes  = 64 << 20
+	maxLeavingPeer   = 16 << 20
+	// loadPiece is how much KV is checked and written at a time, if a cell is not larger.
+	loadPiece = 1 << 20
+	// sendLines is how many pieces are sent to one peer at a time: the mover's
+	// connections.
+	sendLines = 4
 
 	// maxRecord is what a mesh call can carry, less room for the envelope. A
 	// stage takes about 100 bytes.
@@ -76,6 +93,7 @@ const (
 const (
 	meshGrace    = 6 * time.Second // a write to a peer whose path is gone
 	ringGrace    = 6 * time.Second
+	copiesGrace  = 3 * time.Second // the mover takes a second for what it has
 	enginesGrace = 6 * time.Second
 	recordsGrace = 3 * time.Second
 	logGrace     = time.Second

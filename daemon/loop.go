@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -154,6 +155,18 @@ func (d *Daemon) apply(e node.Effect) {
 		d.engines.killEngine(e)
 	case node.RunBatch:
 		d.engines.runBatch(e)
+	case node.Export:
+		d.engines.export(e)
+	case node.SendStored:
+		d.copies.sender.sendStored(e)
+	case node.Load:
+		d.engines.load(e)
+	case node.StoreRows:
+		d.copies.keeper.storeRows(e)
+	case node.FreeSlots:
+		d.copies.keeper.freeSlots(e)
+	case node.DropRows:
+		d.copies.keeper.dropRows(e)
 	case node.Emit:
 		d.metrics.tokens.WithLabelValues("generated").Inc()
 		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token, e.Logprobs) {
@@ -189,7 +202,7 @@ func (d *Daemon) report(r node.Report) {
 	}
 	if f := r.Failover; f != nil {
 		d.metrics.observeRecovery(*f)
-		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore)}
+		e.Failover = &report.Failover{AtToken: f.AtToken, DetectMS: millis(f.Detect), RerouteMS: millis(f.Reroute), RestoreMS: millis(f.Restore), Known: f.Known, From: f.From}
 	}
 	d.events.add(e)
 }
@@ -199,7 +212,8 @@ type snapshot struct {
 	at      kevlard.Instant
 	node    node.Snapshot
 	view    topology.View
-	serving []serving // by model, in the order of view.Models
+	serving []serving        // by model, in the order of view.Models, without the strays
+	strays  []topology.Model // their names mean other models
 }
 
 // serving says whether a model has a complete route now.
@@ -240,7 +254,11 @@ func (d *Daemon) snapshot() *snapshot {
 func (d *Daemon) publishSnapshot(now kevlard.Instant) {
 	s := &snapshot{at: now, node: d.machine.Snapshot(now)}
 	s.view = s.node.View
+	s.strays = s.view.Strays()
 	for _, m := range s.view.Models() {
+		if slices.Contains(s.strays, m) {
+			continue
+		}
 		ok, missing := d.machine.Servable(m)
 		s.serving = append(s.serving, serving{m, ok, missing})
 	}

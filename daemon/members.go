@@ -92,16 +92,28 @@ func (d *Daemon) describeMember(m membership.Member) report.Member {
 	if r.Labels == nil {
 		r.Labels = map[string]string{}
 	}
-	if m.Meta.API != "" {
-		r.API = "http://" + m.Meta.API
-	}
+	r.API = apiURL(m.Meta.API, m.Meta.APITLS)
 	return r
+}
+
+// apiURL is "" for a node whose API is only for its own host.
+func apiURL(addr string, tls bool) string {
+	switch {
+	case addr == "":
+		return ""
+	case tls:
+		return "https://" + addr
+	}
+	return "http://" + addr
 }
 
 func (d *Daemon) self(m membership.Member) report.Member {
 	r := d.describeMember(m)
 	r.PID, r.Control, r.Engines = os.Getpid(), d.cfg.Control, d.describeEngines()
 	r.Ready, r.Reason = d.Ready()
+	if r.API == "" { // others can't use it, but this host can
+		r.API = apiURL(d.cfg.APIAddr, d.cfg.APITLS)
+	}
 	return r
 }
 

@@ -22,7 +22,15 @@ type metrics struct {
 	shed     *prometheus.CounterVec
 	ttft     prometheus.Histogram
 	garbage  prometheus.Counter
+
+	replicated *prometheus.CounterVec
+	rejected   *prometheus.CounterVec
 }
+
+const (
+	rejectedName = "kevlard_kv_rejected_total"
+	rejectedHelp = "KV from peers, and stored KV, that was not used."
+)
 
 func newMetrics(d *Daemon) *metrics {
 	m := &metrics{
@@ -48,8 +56,21 @@ func newMetrics(d *Daemon) *metrics {
 		garbage: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "kevlard_bad_messages_total", Help: "Messages and frames from peers that this build could not read.",
 		}),
+		replicated: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "kevlard_replicated_bytes_total", Help: "KV sent to standbys.",
+		}, []string{"transport"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: rejectedName, Help: rejectedHelp,
+		}, []string{"reason"}),
 	}
-	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, gauges{d},
+	// What may be rare is there from the start, so that its rate is 0 and not unknown.
+	for _, kind := range []string{"prompt", "generated"} {
+		m.tokens.WithLabelValues(kind)
+	}
+	for _, phase := range []string{"detect", "reroute", "restore"} {
+		m.recovery.WithLabelValues(phase)
+	}
+	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -64,6 +85,9 @@ func (m *metrics) observeRecovery(f kevlard.Failover) {
 		m.recovery.WithLabelValues(phase).Observe(took.Seconds())
 	}
 }
+
+// Shed counts a request that the API turned away before it became a session.
+func (d *Daemon) Shed(reason string) { d.metrics.shed.WithLabelValues(reason).Inc() }
 
 // Gatherer returns the node's metrics registry, for /metrics.
 func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }
@@ -113,5 +137,34 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 		emit(prometheus.GaugeValue, "kevlard_stage_ready", "1 when the stage here takes work.", ready,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	}
+	g.copies(s, emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
+}
+
+// copies tells of KV: what is kept, what was not used, how far standbys are behind.
+func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, help string, v float64, labels ...string)) {
+	kv := s.node.KV
+	bytes := func(v int64, tier, kind string) {
+		emit(prometheus.GaugeValue, "kevlard_kv_bytes", "KV held here: in engines, in block memory, and in buffers on its way.", float64(v), "tier", tier, "kind", kind)
+	}
+	bytes(g.d.engines.cellsInUse(s), "engine", "session")
+	bytes(kv.Bytes-kv.CachedBytes, "ram", "standby")
+	bytes(max(0, g.d.copies.store.Bytes()-kv.Bytes), "ram", "spare")
+	bytes(kv.CachedBytes, "ram", "prefix")
+	bytes(g.d.copies.keeper.buffers.Used()+g.d.copies.sender.buffers.Used(), "ram", "buffer")
+	for reason, n := range map[string]uint64{"capacity": kv.Refused, "stale": kv.Stale, "gap": kv.Gaps, "diverged": kv.Diverged} {
+		emit(prometheus.CounterValue, rejectedName, rejectedHelp, float64(n), "reason", reason)
+	}
+	for kind, n := range map[string]uint64{"exported": kv.Exported, "stored": kv.Positions, "found": kv.Reused, "loaded": kv.Loaded} {
+		emit(prometheus.CounterValue, "kevlard_kv_positions_total", "Positions sent to standbys, stored here for others, found here by an offer, and loaded into engines.", float64(n), "kind", kind)
+	}
+	lag := 0
+	for _, i := range s.node.Sessions {
+		for hop, n := range i.Standbys {
+			if n != "" && hop < len(i.Replicated) {
+				lag = max(lag, i.Tokens-i.Replicated[hop])
+			}
+		}
+	}
+	emit(prometheus.GaugeValue, "kevlard_standby_lag_tokens", "The most tokens of a session owned here that one of its standbys lacks.", float64(lag))
 }

@@ -329,7 +329,8 @@ func TestMetrics(t *testing.T) {
 		"kevlard_members state=alive": 1, "kevlard_members state=dead": 0, "kevlard_sessions state=decode": 0,
 		"kevlard_tokens_total kind=prompt": 16, "kevlard_tokens_total kind=generated": 20, "kevlard_ttft_seconds": 1,
 		"kevlard_fenced_items_total": 0, "kevlard_queue_depth": 0, "kevlard_stage_ready hi=8 lo=0 model=" + id: 1,
-		"kevlard_step_seconds stage=0-8": 20,
+		"kevlard_step_seconds stage=0-8": 20, "kevlard_kv_bytes kind=session tier=engine": 0, "kevlard_kv_bytes kind=standby tier=ram": 0,
+		"kevlard_kv_rejected_total reason=stale": 0, "kevlard_standby_lag_tokens": 0,
 	}
 	var got map[string]float64
 	r.until("the session is out of the counts", func() bool {
@@ -411,6 +412,9 @@ func TestBadConfig(t *testing.T) {
 		"no engine":         func(*daemon.Config) {},
 		"threads":           func(c *daemon.Config) { c.Threads = -1 },
 		"zone of 600 bytes": func(c *daemon.Config) { c.Zone, c.Assigned = strings.Repeat("z", 600), nil },
+		"kv standbys 2":     func(c *daemon.Config) { c.Standbys = 2 },
+		"kv block tokens":   func(c *daemon.Config) { c.KV.BlockTokens = 1 << 20 },
+		"kv bytes -1":       func(c *daemon.Config) { c.KV.Bytes = -1 },
 		"0 layers, context": func(c *daemon.Config) { c.Assigned[0].Model.Layers = 0 },
 	} {
 		c := daemon.Config{Name: "x", Secret: make([]byte, 32), DataDir: t.TempDir(), Assigned: []daemon.AssignedStage{good}, Dev: true}
@@ -430,7 +434,13 @@ func TestPortInUse(t *testing.T) {
 	if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), a.MeshAddr()) {
 		t.Errorf("a mesh port in use: %v", err)
 	}
-	c.MeshListen, c.GossipBind = "127.0.0.1:0", a.GossipAddr()
+	c.MeshListen, c.BulkListen = "127.0.0.1:0", a.MeshAddr()
+	for range 2 { // the mesh's port is free again
+		if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), "bulk_port") {
+			t.Errorf("a bulk port in use: %v", err)
+		}
+	}
+	c.BulkListen, c.GossipBind = "127.0.0.1:0", a.GossipAddr()
 	for range 2 {
 		if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), "gossip needs") {
 			t.Errorf("a gossip port in use: %v", err)

@@ -88,6 +88,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 	switch method {
 	case methodRecord:
 		return d.records.sealed(), nil
+	case methodBulkKey:
+		return d.bulkKey(from.ID), nil
 	case methodSessions:
 		return json.Marshal(d.ownSessions())
 	case methodDrain:

@@ -54,6 +54,37 @@ func (d *Daemon) Ready() (ok bool, reason string) {
 	return false, "no node of the ring holds a model"
 }
 
+// disagreements names the nodes whose weights are not those that others have under
+// the same name.
+func disagreements(s *snapshot) []report.Problem {
+	var out []report.Problem
+	nodes := func(m topology.Model) string {
+		var names []string
+		for _, n := range s.view.Holders(m.ID) {
+			names = append(names, string(n))
+		}
+		return strings.Join(names, ", ")
+	}
+	for i, m := range s.serving {
+		for _, stray := range s.strays {
+			if stray.Name == m.model.Name {
+				out = append(out, report.Problem{
+					What: fmt.Sprintf("node %s: its weights are not those of model %s: it has %s, the ring serves %s: no session is routed to them", nodes(stray), m.model.Name, stray.ID, m.model.ID),
+					Fix:  fmt.Sprintf("copy the file from %s, or take the stage out of [models] assign; `kevlard model inspect FILE` shows a file's digests", nodes(m.model)),
+				})
+			}
+		}
+		if i > 0 && s.serving[i-1].model.Name == m.model.Name {
+			first := s.serving[i-1].model
+			out = append(out, report.Problem{
+				What: fmt.Sprintf("two models are called %s: %s on %s, and %s on %s: requests must name one by its id", m.model.Name, first.ID, nodes(first), m.model.ID, nodes(m.model)),
+				Fix:  "if they should be one, give all nodes the same file; `kevlard model inspect FILE` shows a file's digests",
+			})
+		}
+	}
+	return out
+}
+
 func joined(ranges []kevlard.Layers) string {
 	s := make([]string, len(ranges))
 	for i, l := range ranges {
@@ -63,16 +94,17 @@ func joined(ranges []kevlard.Layers) string {
 }
 
 // Models lists the models that some live node holds stages of, by name and ID,
-// whether or not they can be served now.
+// whether or not they can be served now. Strays are not among them: one node with a
+// wrong file must not make a name ambiguous for the whole ring.
 func (d *Daemon) Models() []topology.Model {
-	view := d.snapshot().view
+	s := d.snapshot()
 	live := topology.View{}
-	for _, n := range view.Nodes {
+	for _, n := range s.view.Nodes {
 		if n.State != topology.Dead && n.State != topology.Left {
 			live.Nodes = append(live.Nodes, n)
 		}
 	}
-	return live.Models()
+	return slices.DeleteFunc(live.Models(), func(m topology.Model) bool { return slices.Contains(s.strays, m) })
 }
 
 // Topology returns the models of the ring and their pipelines.
@@ -160,10 +192,14 @@ func (d *Daemon) ownSessions() report.Sessions {
 			ID: string(s.ID), Model: s.Model.String(), Owner: string(d.cfg.Name), Epoch: s.Fence.Epoch, Term: s.Fence.Term, Tokens: s.Tokens,
 			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),
 		}
-		for _, h := range s.Route {
+		for i, h := range s.Route {
 			r.Route = append(r.Route, string(h.Node))
-			r.Standbys = append(r.Standbys, []string{}) // no copies yet: failover recomputes
-			r.ReplicatedThrough = append(r.ReplicatedThrough, 0)
+			standbys, through := []string{}, 0
+			if i < len(s.Standbys) && i < len(s.Replicated) && s.Standbys[i] != "" {
+				standbys, through = append(standbys, string(s.Standbys[i])), s.Replicated[i]
+			}
+			r.Standbys = append(r.Standbys, standbys)
+			r.ReplicatedThrough = append(r.ReplicatedThrough, through)
 		}
 		out.Sessions = append(out.Sessions, r)
 	}
@@ -220,6 +256,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 				"start a node with these layers, or see `kevlard topology` and the log of the nodes that should hold them")
 		}
 	}
+	out = append(out, disagreements(s)...)
 	for _, x := range st.Stages {
 		if x.Reason != "" {
 			add(fmt.Sprintf("stage [%d,%d) here is %s: %s", x.Lo, x.Hi, x.State, x.Reason), "see the log of this node; the engine is restarted by itself")

@@ -286,7 +286,7 @@ func (r *records) view(members []membership.Member) (topology.View, bool) {
 			}
 		}
 		v.Nodes = append(v.Nodes, topology.Node{
-			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, State: state(m, rec), Models: rec.Models, Stages: rec.Stages,
+			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, Zone: rec.Zone, State: state(m, rec), Models: rec.Models, Stages: rec.Stages,
 		})
 	}
 	slices.SortFunc(v.Nodes, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })

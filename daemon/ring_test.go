@@ -45,12 +45,14 @@ type ring struct {
 	step    time.Duration
 	poison  kevlard.Token
 	timing  node.Timing
+	bulk    string  // what moves KV, of which then one copy is kept: memory, tls or plain
+	fabric  *fabric // of memory
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
 
 func newRing(t *testing.T) *ring {
-	r := &ring{t: t, step: time.Millisecond, members: map[kevlard.NodeID]*member{}}
+	r := &ring{t: t, step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
 	t.Cleanup(r.stopAll)
 	return r
 }
@@ -61,6 +63,13 @@ func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 	cfg := daemon.Config{
 		Name: name, Ring: "test", Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
 		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing,
+	}
+	switch r.bulk {
+	case "tls", "plain":
+		cfg.BulkListen, cfg.BulkPlain = "127.0.0.1:0", r.bulk == "plain"
+		fallthrough
+	case "memory":
+		cfg.Standbys = 1
 	}
 	for _, l := range layers {
 		cfg.Role = "host"
@@ -79,11 +88,15 @@ func (r *ring) run(cfg daemon.Config) *member {
 	if os.Getenv("KEVLARD_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", cfg.Name)
 	}
+	deps := daemon.Deps{Launcher: m.launcher, Log: log}
+	if r.bulk == "memory" {
+		deps.Mover = r.fabric.join(cfg.Name)
+	}
 	var err error
-	if m.Daemon, err = daemon.New(cfg, daemon.Deps{Launcher: m.launcher, Log: log}); err != nil {
+	if m.Daemon, err = daemon.New(cfg, deps); err != nil {
 		r.t.Fatal(err)
 	}
-	m.cfg.GossipBind, m.cfg.MeshListen = m.GossipAddr(), m.MeshAddr() // a restart has the same ports
+	m.cfg.GossipBind, m.cfg.MeshListen, m.cfg.BulkListen = m.GossipAddr(), m.MeshAddr(), m.BulkAddr() // a restart has the same ports
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	go func() { m.ended <- m.Run(ctx) }()

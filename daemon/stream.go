@@ -214,6 +214,9 @@ func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.
 		cancel: func() { d.post(node.Cancel{Session: id}) },
 	}
 	if f := d.streams.add(s); f != nil {
+		if f.Status == 429 {
+			d.Shed(f.Code)
+		}
 		return nil, f
 	}
 	if !d.post(node.Submit{Session: id, Request: req}) {

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"strconv"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,7 +48,7 @@ func TestStreamsSurvive(t *testing.T) {
 			t.Errorf("the daemon was %d, now %d: only its engine was killed", daemon, victim.PID())
 		}
 	})
-	t.Run("freeze 2 s", func(t *testing.T) { m.freeze(t, requests, want, m.Node(2), 2) })
+	t.Run("freeze 2 s", func(t *testing.T) { m.freeze(t, requests, want, m.Node(2)) })
 	t.Run("kill during prefill", func(t *testing.T) { m.killDuringPrefill(t) })
 }
 
@@ -70,9 +68,7 @@ func TestStreamsSurviveLongFreezes(t *testing.T) {
 			first.reach(t, breakAfter)
 			sessions := m.through(t, victim, "decode")
 			at := time.Now()
-			if err := victim.Kill(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			m.chaos(t, "freeze", "--for", "ever", victim.Name())
 			thaw := time.NewTimer(time.Duration(seconds) * time.Second)
 			judge(t, first.wait(t), want)
 			if m.recoveries(t, sessions, at) == 0 {
@@ -83,9 +79,7 @@ func TestStreamsSurviveLongFreezes(t *testing.T) {
 				select {
 				case <-thaw.C:
 					thawed = true
-					if err := victim.Kill(syscall.SIGCONT); err != nil {
-						t.Fatal(err)
-					}
+					m.chaos(t, "thaw", victim.Name())
 				case <-again.ended:
 				}
 				judge(t, again.wait(t), want)
@@ -149,13 +143,13 @@ func (m *mesh) restartLater(t *testing.T, victim *devmesh.Node) {
 	}
 }
 
-// freeze stops the victim's daemon for some seconds and wakes it while the same
-// streams run: whatever it then still sends or finds in its queues is late.
-func (m *mesh) freeze(t *testing.T, requests []load.Request, want []load.Result, victim *devmesh.Node, seconds int) {
+// freeze stops the victim's daemon for 2 s and wakes it while the same streams run:
+// whatever it then still sends or finds in its queues is late.
+func (m *mesh) freeze(t *testing.T, requests []load.Request, want []load.Result, victim *devmesh.Node) {
 	t.Helper()
 	before := m.fenced(t)
 	m.breakUnder(t, requests, want, victim, func(t *testing.T) {
-		m.chaos(t, "freeze", "--for", strconv.Itoa(seconds), victim.Name())
+		m.chaos(t, "freeze", "--for", "2s", victim.Name())
 	})
 	eventually(t, readyWithin, func() error { return m.fencedMore(t, before) })
 }
@@ -170,9 +164,7 @@ func (m *mesh) killDuringPrefill(t *testing.T) {
 	s := m.storm(t.Context(), requests)
 	sessions := m.through(t, victim, "prefill")
 	at := time.Now()
-	if err := victim.Kill(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	m.chaos(t, "kill", victim.Name())
 	judge(t, s.wait(t), want)
 	t.Logf("%d sessions in prefill through %s, %d failed over", len(sessions), victim.Name(), m.recoveries(t, sessions, at))
 	if m.recoveries(t, sessions, at) == 0 {
@@ -193,11 +185,7 @@ func TestBothHoldersOfAStageKilled(t *testing.T) {
 	s.reach(t, 20)
 	victims := []*devmesh.Node{m.Node(2), m.Node(4)}
 	others := m.pids(victims...)
-	for _, v := range victims {
-		if err := v.Kill(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-	}
+	m.chaos(t, "kill", victims[0].Name(), victims[1].Name())
 	for i, r := range s.wait(t) {
 		e, ok := r.Err.(*load.APIError)
 		if !ok || !e.InStream || e.Code != "no_route" {

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -113,11 +112,9 @@ func TestEngineKilledAgainAndAgain(t *testing.T) {
 	pids := m.pids()
 	logBefore := fileSize(t, victim.LogFile())
 	traffic := m.background(t, 4, 200)
-	for i := range kills {
+	for range kills {
 		old := m.engine(t, victim, 0)
-		if _, err := victim.KillEngine(t.Context(), syscall.SIGKILL); err != nil {
-			t.Fatalf("kill %d: %v", i+1, err)
-		}
+		m.chaos(t, "kill", "--engine", victim.Name())
 		m.engine(t, victim, old)
 	}
 	traffic.stop(t)
@@ -203,16 +200,13 @@ func TestFrozenEngine(t *testing.T) {
 	victim := m.Node(2)
 	traffic := m.background(t, 4, 300)
 	m.through(t, victim, "decode")
-	if _, err := victim.KillEngine(t.Context(), syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	m.chaos(t, "freeze", "--engine", "--for", "ever", victim.Name())
 	wantReadyz(t, redWithin, victim, http.StatusServiceUnavailable)
 	if got := readyz(t.Context(), m.Entry()); got != http.StatusOK {
 		t.Errorf("/readyz of the gateway is %d while the other pipeline serves", got)
 	}
-	if _, err := victim.KillEngine(t.Context(), syscall.SIGCONT); err != nil {
-		// The daemon may have replaced the frozen engine meanwhile.
-		t.Logf("wake: %v", err)
+	if err := m.tryChaos(t, "thaw", "--engine", victim.Name()); err != nil {
+		t.Log(err) // the daemon may be replacing the frozen engine just now
 	}
 	wantReadyz(t, greenWithin, victim, http.StatusOK)
 	traffic.stop(t)
@@ -224,17 +218,13 @@ func TestFrozenEngine(t *testing.T) {
 func TestEngineKilledOfTheOnlyHolder(t *testing.T) {
 	const redWithin = 5 * time.Second
 	m := start(t, devmesh.Options{Nodes: 2, Stages: 2, Gateways: 1})
-	if _, err := m.Node(2).KillEngine(t.Context(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	m.chaos(t, "kill", "--engine", m.Node(2).Name())
 	wantReadyz(t, redWithin, m.Node(2), http.StatusServiceUnavailable)
 	wantReadyz(t, readyWithin, m.Node(2), http.StatusOK) // the daemon starts it again
 
 	// K02: a host that is not the head dies for good.
 	others := m.pids(m.Node(2))
-	if err := m.Node(2).Kill(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	m.chaos(t, "kill", m.Node(2).Name())
 	wantReadyz(t, redWithin, m.Entry(), http.StatusServiceUnavailable)
 	began := time.Now()
 	r := m.client.Stream(t.Context(), storyRequests(m, 1, 20)[0], nil)
@@ -286,9 +276,7 @@ func TestOrphans(t *testing.T) {
 	m := start(t, devmesh.Options{Nodes: 1, Stages: 1})
 	for range 3 {
 		pid := m.engine(t, m.Node(1), 0)
-		if err := m.Node(1).Kill(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		m.chaos(t, "kill", m.Node(1).Name())
 		eventually(t, goneWithin, func() error {
 			if _, err := devmesh.UsageOf(pid); err == nil {
 				return fmt.Errorf("engine %d outlives its daemon", pid)

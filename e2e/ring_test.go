@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,9 +31,7 @@ func TestRestartedTenTimes(t *testing.T) {
 	victim := m.Node(2)
 	boots := map[string]bool{}
 	for range 10 {
-		if err := victim.Kill(syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		m.chaos(t, "kill", victim.Name())
 		m.restart(t, victim)
 		boot := ""
 		for _, n := range m.All() {
@@ -77,9 +74,7 @@ func TestHeadKilled(t *testing.T) {
 	others := m.pids(head)
 	s := m.storm(t.Context(), requests)
 	s.reach(t, 20)
-	if err := head.Kill(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	m.chaos(t, "kill", head.Name())
 	for i, r := range s.wait(t) {
 		if r.Err == nil || r.Finish != "" {
 			t.Errorf("stream %d of a dead owner ended with %q and %v", i, r.Finish, r.Err)

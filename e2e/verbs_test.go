@@ -115,7 +115,7 @@ func TestDev(t *testing.T) {
 	}
 
 	victim := whole.Nodes[1]
-	if err := syscall.Kill(victim.PID, syscall.SIGKILL); err != nil {
+	if err := runChaos(t, dir, "kill", victim.Name); err != nil {
 		t.Fatal(err)
 	}
 	awaitCluster(t, dir, func(c report.Members) error {

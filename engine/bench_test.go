@@ -7,13 +7,21 @@ import (
 	"testing"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/model"
 )
 
-// BenchmarkForward runs the whole small model as one stage: decode steps at
-// position 256 for 1 and 8 sessions, and prefill of 128 positions.
+// BenchmarkForward runs a whole model as one stage: decode steps at position 256
+// for 1, 4 and 8 sessions, and prefill of 64 and 128 positions.
 func BenchmarkForward(b *testing.B) {
-	for _, name := range []string{"fairy-7m-q8_0.gguf", "fairy-7m-f16.gguf"} {
-		s := openChain(b, modelPath(b, name), 1, 8*300)[0]
+	preset, err := model.Preset("110m")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, path := range map[string]string{
+		"fairy-7m-q8_0": modelPath(b, "fairy-7m-q8_0.gguf"), "fairy-7m-f16": modelPath(b, "fairy-7m-f16.gguf"),
+		"110m-q8_0": synthModel(b, preset, model.Q8_0),
+	} {
+		s := openUnmeasured(b, path, 1, 8*300)[0]
 		tokens := make([]kevlard.Token, 256)
 		for i := range tokens {
 			tokens[i] = kevlard.Token(i * 7)
@@ -35,9 +43,12 @@ func BenchmarkForward(b *testing.B) {
 		for i := range 8 {
 			decode = append(decode, Part{Cell: 300 * i, Pos: 256, N: 1, Tokens: tokens[:1], Sample: true})
 		}
-		loop(name+"/decode-1", decode[:1], 1)
-		loop(name+"/decode-8", decode, 8)
-		loop(name+"/prefill-128", []Part{{N: 128, Tokens: tokens[:128], Sample: true}}, 128)
+		for _, n := range []int{1, 4, 8} {
+			loop(fmt.Sprintf("%s/decode-%d", name, n), decode[:n], n)
+		}
+		for _, n := range []int{64, 128} {
+			loop(fmt.Sprintf("%s/prefill-%d", name, n), []Part{{N: n, Tokens: tokens[:n], Sample: true}}, n)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ package engine
 // besides ollama's ml package, and struct ggml_tensor stays opaque.
 
 /*
+#cgo linux LDFLAGS: -Wl,--wrap=llamafile_sgemm
 #include <stdint.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -51,9 +52,6 @@ static const char *kevlard_isa(void) {
 #endif
 #ifdef __ARM_FEATURE_SVE
 	" sve"
-#endif
-#ifdef GGML_USE_LLAMAFILE
-	" llamafile"
 #endif
 	;
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // TestClass: equal for all layer ranges of one build, and this
-// build (without llamafile GEMM, which differs for one row) is invariant.
+// build (llamafile GEMM for q8_0 only; for floats it differs for one row) is invariant.
 func TestClass(t *testing.T) {
 	class, invariant, err := selfTest(1)
 	if err != nil || len(class) != 32 || !invariant {

@@ -47,6 +47,23 @@ func SystemInterfaces() ([]Interface, error) {
 var containerBridge = regexp.MustCompile(
 	`^(docker|podman|veth|virbr|vnet|lxc|lxd|cni|flannel|cali|cilium|weave|kube-|nerdctl|br-[0-9a-f]{12}$)`)
 
+// AdvertiseError says why an address is not advertised, and what could be.
+type AdvertiseError struct {
+	// Passing: a host whose interfaces come up later may do without a change of its
+	// configuration.
+	Passing bool
+
+	text string
+}
+
+// Error implements error.
+func (e *AdvertiseError) Error() string { return e.text }
+
+// notUp is a refusal that an interface which comes up later may mend.
+type notUp string
+
+func (e notUp) Error() string { return string(e) }
+
 // Advertise returns the ip:port that others should use to reach a listener bound
 // to bind (ip:port). explicit is what the operator said: an IP address, the name
 // of an interface, or a CIDR that one local address lies in, each optionally with
@@ -57,7 +74,7 @@ var containerBridge = regexp.MustCompile(
 // Loopback, link-local and container-bridge addresses are refused, since
 // they mean another host to everyone else; with dev, loopback is allowed and
 // is what an unspecified bind gives. Nobody ever advertises an unspecified
-// address. On error the candidates are listed by interface.
+// address. A refusal is an *AdvertiseError that lists the candidates by interface.
 func Advertise(explicit, bind string, dev bool, ifaces func() ([]Interface, error)) (string, error) {
 	b, err := netip.ParseAddrPort(bind)
 	if err != nil {
@@ -90,7 +107,7 @@ func Advertise(explicit, bind string, dev bool, ifaces func() ([]Interface, erro
 		}
 		addr, err = only(h.routable(func(_ string, a netip.Addr) bool { return p.Contains(a) }), "the network "+host)
 	case !slices.ContainsFunc(have, func(i Interface) bool { return i.Name == host }):
-		err = errors.New("neither an address nor a CIDR nor an interface that is up (host names are not taken: /etc/hosts often maps them to 127.0.1.1)")
+		err = notUp("neither an address nor a CIDR nor an interface that is up (host names are not taken: /etc/hosts often maps them to 127.0.1.1)")
 	default:
 		addr, err = only(h.routable(func(name string, _ netip.Addr) bool { return name == host }), "interface "+host)
 	}
@@ -99,7 +116,8 @@ func Advertise(explicit, bind string, dev bool, ifaces func() ([]Interface, erro
 		if explicit != "" {
 			said = fmt.Sprintf("advertise %q", explicit)
 		}
-		return "", fmt.Errorf("%s: %w; name one of: %s", said, err, h.candidates())
+		_, passing := errors.AsType[notUp](err)
+		return "", &AdvertiseError{passing, fmt.Sprintf("%s: %v; name one of: %s", said, err, h.candidates())}
 	}
 	return netip.AddrPortFrom(addr, port).String(), nil
 }
@@ -173,7 +191,7 @@ func (h hostAddrs) routable(pick func(iface string, a netip.Addr) bool) []netip.
 func only(addrs []netip.Addr, where string) (netip.Addr, error) {
 	switch len(addrs) {
 	case 0:
-		return netip.Addr{}, fmt.Errorf("%s has no address that others can reach", where)
+		return netip.Addr{}, notUp(where + " has no address that others can reach")
 	case 1:
 		return addrs[0], nil
 	}

@@ -23,7 +23,7 @@ const (
 //
 //	 0      version, 1
 //	 1      role: 0 host, 1 gateway
-//	 2      flags: bit 0 leaving; other bits are ignored
+//	 2      flags: bit 0 leaving, bit 1 the API speaks TLS; other bits are ignored
 //	 3      lowest mesh protocol version
 //	 4      highest mesh protocol version
 //	 5..12  record version
@@ -41,6 +41,7 @@ type Meta struct {
 	Mesh     string         // host:port of the mesh listener
 	Bulk     string         // host:port of the bulk listener
 	API      string         // host:port of the HTTP API
+	APITLS   bool           // the API speaks HTTPS
 	Record   uint64         // version of the node record
 	Version  string         // of the build
 	Leaving  bool           // set just before the node leaves
@@ -51,6 +52,7 @@ const (
 	metaFixed   = 13
 
 	flagLeaving = 1 << 0
+	flagAPITLS  = 1 << 1
 )
 
 // metaStrings lists the strings in wire order with their limits.
@@ -98,6 +100,9 @@ func (m Meta) MarshalBinary() ([]byte, error) {
 	if m.Leaving {
 		b[2] |= flagLeaving
 	}
+	if m.APITLS {
+		b[2] |= flagAPITLS
+	}
 	if m.ProtoMin > m.ProtoMax {
 		return nil, fmt.Errorf("meta protocol range %d..%d is empty", m.ProtoMin, m.ProtoMax)
 	}
@@ -134,7 +139,7 @@ func (m *Meta) UnmarshalBinary(b []byte) error {
 	default:
 		return fmt.Errorf("meta role %d: want 0 (host) or 1 (gateway)", b[1])
 	}
-	v.Leaving = b[2]&flagLeaving != 0
+	v.Leaving, v.APITLS = b[2]&flagLeaving != 0, b[2]&flagAPITLS != 0
 	v.ProtoMin, v.ProtoMax = b[3], b[4]
 	if v.ProtoMin > v.ProtoMax {
 		return fmt.Errorf("meta protocol range %d..%d is empty", v.ProtoMin, v.ProtoMax)

@@ -95,9 +95,9 @@ func TestMetaLimits(t *testing.T) {
 func TestMetaGolden(t *testing.T) {
 	m := Meta{
 		Peer: "P", Boot: "B", Role: RoleGateway, ProtoMin: 1, ProtoMax: 3, Mesh: "m:1", Bulk: "b:2", API: "a:3",
-		Record: 0x0102030405060708, Version: "v", Leaving: true,
+		Record: 0x0102030405060708, Version: "v", Leaving: true, APITLS: true,
 	}
-	want := []byte("\x01\x01\x01\x01\x03\x01\x02\x03\x04\x05\x06\x07\x08" + "\x01P\x01B\x03m:1\x03b:2\x03a:3\x01v")
+	want := []byte("\x01\x01\x03\x01\x03\x01\x02\x03\x04\x05\x06\x07\x08" + "\x01P\x01B\x03m:1\x03b:2\x03a:3\x01v")
 	b, err := m.MarshalBinary()
 	if err != nil || !bytes.Equal(b, want) {
 		t.Errorf("got %q, %v, want %q", b, err, want)

@@ -5,6 +5,8 @@ import (
 	"sync"
 
 	"github.com/libp2p/go-libp2p/core/transport"
+
+	"github.com/kevlard/kevlard"
 )
 
 // guest is a peer that dialled us: the connections of its latest link. The first
@@ -29,6 +31,16 @@ type inbound struct {
 type guests struct {
 	mu   sync.Mutex
 	byID map[string]*guest
+}
+
+// node returns who is connected under a peer ID.
+func (g *guests) node(id string) (kevlard.NodeID, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if now := g.byID[id]; now != nil && !now.ending {
+		return now.peer.Node, true
+	}
+	return "", false
 }
 
 // enter lets an arrival in, or says why not. Connections of an older link or boot

@@ -29,7 +29,7 @@ func LoadOrCreateKey(dir string) (crypto.PrivKey, error) {
 		return nil, fmt.Errorf("make node key: %w", err)
 	}
 	if err := storeKey(dir, path, key); err != nil {
-		return nil, fmt.Errorf("store node key %s: %w", path, err)
+		return nil, fmt.Errorf("store node key %s: %w: [node] data_dir must be writable and have room", path, err)
 	}
 	// What the file says counts, should another process have been faster.
 	return loadKey(path)

@@ -271,6 +271,22 @@ func (m *Mesh) Peers() []PeerStatus {
 	return out
 }
 
+// Admitted returns the node that is connected under a peer ID now, in whichever
+// direction: it has proved the cluster secret. Other transports may let it in.
+func (m *Mesh) Admitted(id string) (kevlard.NodeID, bool) {
+	if n, ok := m.guests.node(id); ok {
+		return n, true
+	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, l := range m.links {
+		if s := l.status(); s.Connected && s.Peer.ID == id {
+			return s.Peer.Node, true
+		}
+	}
+	return "", false
+}
+
 // link returns the link to a node of the set.
 func (m *Mesh) link(node kevlard.NodeID) (*link, error) {
 	if node == m.cfg.Self {

@@ -233,8 +233,17 @@ func TestPeersShowsState(t *testing.T) {
 	if len(got) != 1 || !got[0].Connected || got[0].Peer != (Peer{"b", b.PeerID(), "b-boot-1"}) || got[0].Addr != b.Addr() {
 		t.Fatalf("peers: %+v", got)
 	}
+	for _, id := range []string{b.PeerID(), "12D3KooWnobody"} {
+		if n, ok := a.Admitted(id); ok != (id == b.PeerID()) || ok && n != "b" {
+			t.Errorf("%s is admitted as %q: %v", id, n, ok)
+		}
+	}
 	b.stop(t)
 	e := a.next(t, "down")
+	until(t, func() bool { // its own connections to us break at about the same time
+		_, ok := a.Admitted(b.PeerID())
+		return !ok
+	})
 	if e.peer.Node != "b" || e.err == nil {
 		t.Fatalf("down: %+v", e)
 	}

@@ -124,6 +124,13 @@ type StoreRows struct {
 	To    []index.Run // in the order of the positions
 }
 
+// FreeSlots says which slots of a stage's block memory hold nothing any more, unless a
+// later StoreRows names them.
+type FreeSlots struct {
+	Stage kevlard.StageKey
+	Slots []int
+}
+
 // DropRows forgets a piece that arrived.
 type DropRows struct{ Piece uint64 }
 
@@ -132,6 +139,7 @@ func (SendStored) effect() {}
 func (Load) effect()       {}
 func (StoreRows) effect()  {}
 func (DropRows) effect()   {}
+func (FreeSlots) effect()  {}
 
 func (Send) effect()        {}
 func (SendFrame) effect()   {}

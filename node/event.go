@@ -69,7 +69,8 @@ type EngineReady struct {
 	Class string
 	Cells int
 	Width int // bytes of one row of hidden state
-	// CellBytes is the bytes of one position's KV in all layers of the stage.
+	// CellBytes is the bytes of one position's KV in all layers of the stage; 0 if it
+	// can't be copied.
 	CellBytes int
 }
 
@@ -155,8 +156,11 @@ type RowsArrived struct {
 // StoredSent reports that the block memory of a SendStored is no longer read.
 type StoredSent struct{ ID uint64 }
 
-// RowsStored reports that a StoreRows is done.
-type RowsStored struct{ Piece uint64 }
+// RowsStored reports the end of a StoreRows.
+type RowsStored struct {
+	Piece  uint64
+	Failed string // why the rows are not in their place; "" if they are
+}
 
 func (Exported) event()    {}
 func (Loaded) event()      {}

@@ -123,10 +123,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case RowsArrived:
 		out = m.rowsArrived(now, ev, out)
 	case RowsStored:
-		if a := m.copies.Stored(now, ev.Piece); a != nil {
-			out = append(out, Send{a.To, a.Message})
-			out = m.grown(now, a.Message.Stage, a.Message.Session, out)
-		}
+		out = m.rowsStored(now, ev, out)
 	case StoredSent:
 		m.storedSent(ev.ID)
 	case Submit:
@@ -139,7 +136,11 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	default:
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
-	return m.due(now, out)
+	out = m.due(now, out)
+	for _, f := range m.copies.TakeFreed() { // last: what is used again in this step is not among them
+		out = append(out, FreeSlots{f.Stage, f.Slots})
+	}
+	return out
 }
 
 // forgive moves the deadlines that run against others by as much as this node

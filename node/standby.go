@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/scheduler"
 	"github.com/kevlard/kevlard/session"
@@ -137,6 +138,20 @@ func (m *Machine) rowsArrived(now kevlard.Instant, ev RowsArrived, out []Effect)
 	return out
 }
 
+func (m *Machine) rowsStored(now kevlard.Instant, ev RowsStored, out []Effect) []Effect {
+	var a *index.Answer
+	if ev.Failed != "" {
+		a = m.copies.Unstored(ev.Piece, ev.Failed)
+	} else {
+		a = m.copies.Stored(now, ev.Piece)
+	}
+	if a == nil {
+		return out
+	}
+	out = append(out, Send{a.To, a.Message})
+	return m.grown(now, a.Message.Stage, a.Message.Session, out)
+}
+
 // standbyGone tells the stages that a node takes no more rows.
 func (m *Machine) standbyGone(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
 	for i, s := range m.stages {
@@ -163,7 +178,7 @@ func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fet
 		m.fetched++
 		m.fetches[m.fetched] = pinned
 		out = append(out, SendStored{m.fetched, from, f.Stage, pinned.Runs, protocol.Rows{
-			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end],
+			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end], Try: f.Try,
 		}})
 	}
 	return out

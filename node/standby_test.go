@@ -129,7 +129,7 @@ func TestKeeperSendsItsCopy(t *testing.T) {
 	r.step(RowsArrived{From: "n1", Piece: 1, Rows: protocol.Rows{
 		Session: "s", Fence: fence, Stage: key, Class: "c", CellBytes: 8, Tokens: tokens[:4], Sums: make([]uint64, 4),
 	}, Intact: true})
-	r.step(RowsStored{1})
+	r.step(RowsStored{Piece: 1})
 	r.say("n2", protocol.Fetch{Session: "s", Fence: fence, Stage: key, Class: "c", From: 1, Tokens: tokens})
 	x := effectsOf[SendStored](r.out)
 	if a := sent[protocol.Fetched](r.out)["n2"]; len(a) != 1 || a[0].Through != 4 || len(x) != 1 || x[0].To != "n2" || x[0].Rows.Pos != 1 || x[0].Rows.End() != 4 {

@@ -53,7 +53,7 @@ func (m Prepare) check() error {
 	if bad := m.Sampling.Check(); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkLength("salt", m.Salt))
+	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkRange("salt bytes", len(m.Salt), 0, MaxSalt))
 }
 
 func (m Prepared) check() error {
@@ -127,7 +127,7 @@ func checkStage(k kevlard.StageKey) error {
 func (m Offer) check() error {
 	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkID("owner", m.Owner),
 		checkID("owner boot", m.OwnerBoot), checkID("class", m.Class), checkRange("cell bytes", m.CellBytes, 1, MaxCell),
-		checkLength("salt", m.Salt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("positions", m.Positions, len(m.Tokens), MaxTokens))
+		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("positions", m.Positions, len(m.Tokens), MaxTokens))
 }
 
 func (m Stored) check() error {
@@ -146,7 +146,7 @@ func (r Rows) check() error {
 
 func (m Fetch) check() error {
 	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkID("class", m.Class),
-		checkLength("salt", m.Salt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("from", m.From, 0, len(m.Tokens)))
+		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("from", m.From, 0, len(m.Tokens)))
 }
 
 func (m Fetched) check() error {

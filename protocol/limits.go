@@ -29,4 +29,6 @@ const (
 	MaxRowsHeader = 32 << 10
 	// MaxID is the longest session, node or boot id in bytes.
 	MaxID = 128
+	// MaxSalt is the longest salt in bytes: an id and what says whose it is.
+	MaxSalt = MaxID + 16
 )

@@ -210,8 +210,11 @@ type Stored struct {
 	Stage   kevlard.StageKey  `cbor:"3,keyasint"`
 	Through kevlard.Pos       `cbor:"4,keyasint"`
 	Again   bool              `cbor:"5,keyasint,omitempty"` // rows were lost or damaged: go on from Through
-	Refusal Refusal           `cbor:"6,keyasint,omitempty"` // no copy is kept
-	Detail  string            `cbor:"7,keyasint,omitempty"`
+	// Try grows with each Again. Rows carry the one that their sender heard last, so
+	// that those sent before are told from those that are missing.
+	Try     uint64  `cbor:"8,keyasint,omitempty"`
+	Refusal Refusal `cbor:"6,keyasint,omitempty"` // no copy is kept
+	Detail  string  `cbor:"7,keyasint,omitempty"`
 }
 
 // StandbyLost tells the owner that a stage can no longer stream to its standby.
@@ -232,6 +235,7 @@ type Fetch struct {
 	Salt    string            `cbor:"5,keyasint,omitempty"`
 	From    kevlard.Pos       `cbor:"6,keyasint"`
 	Tokens  []kevlard.Token   `cbor:"7,keyasint"`
+	Try     uint64            `cbor:"8,keyasint,omitempty"` // for the rows
 }
 
 // Fetched answers Fetch: rows up to position Through are on their way.

@@ -24,6 +24,8 @@ type Rows struct {
 	// order of the body. The receiver keeps them: the same sum guards a position from
 	// the engine that computed it to the engine that goes on from it.
 	Sums []uint64 `cbor:"8,keyasint"`
+	// Try is that of the Stored which the sender heard last.
+	Try uint64 `cbor:"9,keyasint,omitempty"`
 }
 
 // End returns the position after the last one.

@@ -1,9 +1,20 @@
 #!/bin/sh
-# Says in one line what is missing to build kevlard, and exits 2.
+# Says in one line what is missing to build kevlard (with the argument sdk: to run
+# make test-sdk), and exits 2.
 fail() {
 	echo "kevlard: $1" >&2
 	exit 2
 }
+if [ "${1:-}" = sdk ]; then
+	for t in node npm; do
+		command -v "$t" >/dev/null 2>&1 ||
+			fail "$t is missing, which make test-sdk needs: install Node 20 or newer with npm, from your distribution or https://nodejs.org"
+	done
+	v=$(node --version)
+	major=${v#v}
+	[ "${major%%.*}" -ge 20 ] || fail "node $v is too old for make test-sdk: 20 or newer is needed, see https://nodejs.org"
+	exit 0
+fi
 for t in git gcc g++ go; do
 	command -v "$t" >/dev/null 2>&1 ||
 		fail "$t is missing: on Debian, apt-get install git make gcc g++; Go 1.21 or newer is at https://go.dev/dl"

@@ -79,6 +79,7 @@ func (m *Machine) recovered(now kevlard.Instant, out []Effect) []Effect {
 	}
 	f := *m.pending
 	f.Reroute, f.Restore = m.prepared.Sub(m.evidence), now.Sub(m.prepared)
+	f.Known, f.From = len(m.tokens), m.start
 	m.pending = nil
 	if len(m.failovers) < maxFailovers {
 		m.failovers = append(m.failovers, f)

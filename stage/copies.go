@@ -250,5 +250,6 @@ func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect
 	m.counters.Exported += uint64(to - from)
 	return append(out, Export{m.engine, m.begin(now, t), s.cells.cell + from, s.standby.To, protocol.Rows{
 		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, CellBytes: m.cellBytes, Pos: from, Tokens: s.tokens[from:to:to],
+		Try: s.standby.Try(),
 	}})
 }

@@ -38,7 +38,7 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 	}
 	s.fetch = &fetching{msg: p, through: -1, until: now.Add(m.cfg.Timing.Fetch)}
 	return true, append(out, Reply{p.Source, protocol.Fetch{
-		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, Salt: s.salt, From: a.Through, Tokens: p.Tokens[:len(p.Tokens)-1],
+		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, Salt: s.salt, From: a.Through, Tokens: p.Tokens[:len(p.Tokens)-1], Try: a.Try,
 	}})
 }
 

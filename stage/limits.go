@@ -15,6 +15,9 @@ type Timing struct {
 	StallKill time.Duration
 	// Batch is the predicted time that a batch is filled up to. Default 20 ms.
 	Batch time.Duration
+	// Prefill is the same while no session here decodes, so that nobody's next token
+	// waits: larger batches read the weights less often. Default 100 ms.
+	Prefill time.Duration
 	// RestartMin and RestartMax bound the back-off of engine restarts. Defaults
 	// 100 ms and 30 s.
 	RestartMin, RestartMax time.Duration
@@ -42,6 +45,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Stall, 600*time.Millisecond)
 	set(&t.StallKill, 10*time.Second)
 	set(&t.Batch, 20*time.Millisecond)
+	set(&t.Prefill, 100*time.Millisecond)
 	set(&t.RestartMin, 100*time.Millisecond)
 	set(&t.RestartMax, 30*time.Second)
 	set(&t.Calm, 60*time.Second)

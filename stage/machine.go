@@ -102,6 +102,7 @@ type slot struct {
 	recovery  bool
 	credit    int
 	started   bool
+	decoding  bool // its prefill is done: each row is a token that somebody waits for
 
 	cells   span
 	tokens  []kevlard.Token // ids of the positions that arrived

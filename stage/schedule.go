@@ -14,7 +14,7 @@ func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
 		return out
 	}
 	b := &running{id: m.counters.Batches + 1, started: now}
-	rows := min(m.cfg.Limits.BatchRows, m.pace.rows(m.cfg.Timing.Batch))
+	rows := min(m.cfg.Limits.BatchRows, m.pace.rows(m.batchTime()))
 	// Decodes and replays come first, but never starve prefills: with both
 	// waiting, a quarter of the batch is left to the prefills.
 	first := rows
@@ -37,6 +37,16 @@ func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
 	b.overdue = now.Add(b.patience)
 	m.batch = b
 	return append(out, Run{m.engine, m.describeBatch(b)})
+}
+
+// batchTime returns how long the next batch may take.
+func (m *Machine) batchTime() time.Duration {
+	for _, s := range m.slots {
+		if s.decoding {
+			return m.cfg.Timing.Batch
+		}
+	}
+	return max(m.cfg.Timing.Batch, m.cfg.Timing.Prefill)
 }
 
 // solo reports whether the batch is taken by a session that must run alone.
@@ -111,6 +121,7 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 		s.standby.Computed(now, s.held)
 		if w.item.Sample {
 			s.solo = false // the replay went well: it was not this session
+			s.decoding = true
 		}
 		s.queued -= len(w.item.Tokens)
 		s.lease = now.Add(m.cfg.Timing.Lease)

@@ -64,6 +64,32 @@ func TestDecodesGoFirstButDoNotStarvePrefills(t *testing.T) {
 	}
 }
 
+// TestPrefillsFillLargerBatchesWhileNobodyDecodes: once a session here decodes, its
+// next token must not wait for a long batch.
+func TestPrefillsFillLargerBatchesWhileNobodyDecodes(t *testing.T) {
+	b := newBench(t, true, Limits{})
+	b.m.pace = pace{fixed: time.Millisecond, row: time.Millisecond, lessons: warmUp, largest: 512}
+	chunk := func(id kevlard.SessionID, term uint64) Batch {
+		b.mustPrepare(id, term, 64)
+		b.send(item(id, term, 0, 64, true, true))
+		return b.running()
+	}
+	first := chunk("a", 1)
+	if n := len(first.Parts[0].Tokens); n != 64 {
+		t.Errorf("alone, a batch has %d rows, want all 64", n)
+	}
+	b.finish(first)
+	second := chunk("b", 1)
+	if n := len(second.Parts[0].Tokens); n > 25 {
+		t.Errorf("beside a session that decodes, a batch has %d rows of a millisecond, want about 20", n)
+	}
+	b.out = b.m.Close(b.now, "owner", protocol.Close{Session: "a", Fence: fence(1)}, nil)
+	b.finish(second)
+	if rest := b.running(); len(rest.Parts[0].Tokens) < 40 {
+		t.Errorf("with that one closed, a batch has %d rows, want the rest", len(rest.Parts[0].Tokens))
+	}
+}
+
 func TestSoloRunsAlone(t *testing.T) {
 	b := newBench(t, true, Limits{})
 	x := b.busy()

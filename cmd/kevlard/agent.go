@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"syscall"
 	"time"
@@ -20,6 +21,8 @@ import (
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/internal/lifecycle"
+	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/topology"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,7 +36,7 @@ const (
 	flushTimeout = time.Second
 	// daemonGrace, apiGrace and controlGrace bound the stop of the agent's parts; with
 	// drainTimeout they bound how long it takes to exit.
-	daemonGrace  = 25 * time.Second
+	daemonGrace  = 28 * time.Second
 	apiGrace     = 5 * time.Second
 	controlGrace = 5 * time.Second
 
@@ -59,6 +62,10 @@ func (sh shell) agentCommand() *cli.Command {
 			if err := noArguments(c); err != nil {
 				return err
 			}
+			// A panic, or SIGABRT from a watchdog, would end it with exit code 2 once the
+			// stacks are printed. So it is a signal that ends it, after which a service
+			// manager starts it again; 2 is for a bad configuration.
+			debug.SetTraceback("crash")
 			a, err := sh.newAgent(c)
 			if err != nil {
 				return err
@@ -164,6 +171,17 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 	return out, manifests, nil
 }
 
+// devices gives each stage the device that the configuration has for it.
+func devices(configured []string, assigned []daemon.AssignedStage) map[kevlard.StageKey]string {
+	out := map[kevlard.StageKey]string{}
+	for i, s := range assigned {
+		if len(configured) > 0 {
+			out[s.Key()] = configured[i%len(configured)]
+		}
+	}
+	return out
+}
+
 // threads returns the compute threads of one engine.
 func (a *agent) threads() int {
 	if n := a.cfg.Engine.Threads; n > 0 {
@@ -190,13 +208,23 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	dcfg := daemon.Config{
 		Name: kevlard.NodeID(cfg.Node.Name), Role: cfg.Node.Role, Ring: cfg.Ring.Name, Secret: secret, DataDir: cfg.Node.DataDir,
 		GossipBind: cfg.Ring.Bind, GossipAdvertise: cfg.Ring.Advertise, Join: cfg.Ring.Join, Profile: cfg.Ring.Profile,
-		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg), APIAddr: cfg.API.Listen, Control: cfg.Control.Socket,
+		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg),
+		APIAddr: cfg.API.Listen, APITLS: cfg.API.TLSCert != "", Control: cfg.Control.Socket,
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
-	dcfg.BulkAddr = bulkAddr(cfg)
+	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
+	dcfg.Standbys = cfg.KV.Standbys
+	dcfg.KV = index.Config{BlockTokens: cfg.KV.BlockTokens, Bytes: int64(cfg.KV.RAMBytes), Hot: cfg.KV.Standby == config.StandbyHot}
+	dcfg.Timing.Stage.Replicate = time.Duration(cfg.KV.ReplicateMS) * time.Millisecond
+	dcfg.Limits.Stage.ReplicateTokens = cfg.KV.ReplicateTokens
 	if dcfg.Control, err = filepath.Abs(cfg.Control.Socket); err != nil {
 		return fmt.Errorf("control socket %s: %w", cfg.Control.Socket, err)
+	}
+	if dcfg.Control == systemSocket {
+		// The service manager makes it for a service; here root may have started us by
+		// hand. Whoever may not make it is told when the socket cannot be made either.
+		_ = os.Mkdir(filepath.Dir(systemSocket), 0o755)
 	}
 	// The control socket comes first: it keeps a second daemon of this machine from
 	// disturbing the first one's files.
@@ -204,23 +232,34 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, manifests: manifests, rows: batchRows, log: a.log}
+	launch := launcher{exe: exe, manifests: manifests, devices: devices(cfg.Engine.Devices, assigned), rows: batchRows, log: a.log}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
-		return errors.Join(err, socket.Close())
+		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
 	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.api, err = api.NewServer(api.Config{
 		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
-		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Log: a.log,
+		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
 	}, a.gen, metrics)
 	if err != nil {
 		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		return errors.Join(err, a.daemon.Run(ended), socket.Close())
+		return errors.Join(misconfigured(err), a.daemon.Run(ended), socket.Close())
 	}
 	return nil
+}
+
+// misconfigured gives errors that only another configuration mends their exit code:
+// a supervisor need not start the agent again.
+func misconfigured(err error) error {
+	advertise, refused := errors.AsType[*membership.AdvertiseError](err)
+	_, refusedAPI := errors.AsType[*api.ConfigError](err)
+	if refused && !advertise.Passing || refusedAPI {
+		return usageError("%w", err)
+	}
+	return err
 }
 
 // meshAdvertise returns the address of the mesh for others: the fabric's, or that
@@ -235,12 +274,11 @@ func meshAdvertise(cfg config.Config) string {
 	return cfg.Ring.Advertise
 }
 
-// bulkAddr returns where bulk transfers will listen. Nothing does so far; the
-// address is told to others already.
-func bulkAddr(cfg config.Config) string {
+// bulkListen returns where bulk transfers are taken: at the mesh's address.
+func bulkListen(cfg config.Config) string {
 	host, _, err := net.SplitHostPort(cfg.Mesh.Bind)
-	if ip := net.ParseIP(host); err != nil || ip == nil || ip.IsUnspecified() {
-		return ""
+	if err != nil {
+		return "" // the mesh will say what is wrong with it
 	}
 	return net.JoinHostPort(host, strconv.Itoa(cfg.Mesh.BulkPort))
 }

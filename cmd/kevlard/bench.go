@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -14,13 +13,13 @@ import (
 	"github.com/kevlard/kevlard/model"
 )
 
-func benchCommand() *cli.Command {
+func (sh shell) benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
-		Usage:       "measure a local mesh of real daemons",
-		Subcommands: []*cli.Command{benchThroughputCommand(), benchFailoverCommand()},
+		Usage:       "measure a local mesh of real daemons, and its parts",
+		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand()},
 		Action: func(c *cli.Context) error {
-			return usageError("bench needs what to measure: throughput or failover")
+			return usageError("bench needs what to measure: throughput, failover, overhead or kv")
 		},
 	}
 }
@@ -120,6 +119,3 @@ func streamAll(ctx context.Context, client *load.Client, requests []load.Request
 	}
 	return results
 }
-
-// secondsOf formats a progress time.
-func secondsOf(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

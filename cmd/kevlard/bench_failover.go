@@ -4,127 +4,87 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/kevlard/kevlard/internal/bench"
 	"github.com/kevlard/kevlard/internal/devmesh"
-	"github.com/kevlard/kevlard/internal/devmesh/load"
+	"github.com/kevlard/kevlard/internal/devmesh/netfault"
 )
 
-func benchFailoverCommand() *cli.Command {
+// dropGroups is the first of the group ids that the daemons run in while packets of
+// one of them are dropped. Ids so high belong to nobody on ordinary systems.
+const dropGroups = 61100
+
+func (sh shell) benchFailoverCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "failover",
 		Usage: "pauses that clients see when stage hosts break under load",
-		Description: "Streams arrive at a fixed rate at a gateway while the hosts are broken one after\n" +
-			"another, each while streams run through it; every text is compared with an unbroken\n" +
-			"run. recovery = last token before to first token after the fault; detect = fault to\n" +
-			"evidence acted on; re-route = to the last prepare answered; restore = to that token.\n" +
-			"The fail-stop baseline is not run yet, so its block and the ratios are left out.",
+		Description: "Streams with contexts of many lengths arrive at a fixed rate at a gateway while the\n" +
+			"hosts are broken one after another, each while a stream runs through it; every text is\n" +
+			"compared with an unbroken run. recovery = last token before to first token after the\n" +
+			"fault; detect = fault to evidence acted on; re-route = to the last prepare answered;\n" +
+			"restore = to that token.\n\n" +
+			"Then kevlard and a fail-stop system run the same plan: the same requests at the same\n" +
+			"times, the same victims. The fail-stop system is static pipelines, one ring each: one\n" +
+			"with a dead stage is down until its node is restarted, after --failstop-restart, and\n" +
+			"its weights are loaded; its requests start over on another. Its balancer learns of each\n" +
+			"fault at once. The ratios are of kevlard to fail-stop: below 1, its clients waited less.\n\n" +
+			"drop needs root and iptables: all runs in a network namespace of its own.",
 		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "fault", Value: faultKill, Usage: "`FAULT`: kill (SIGKILL the daemon), stop (SIGSTOP it for --hold), engine-kill (SIGKILL its engine)"},
+			&cli.StringFlag{Name: "fault", Value: string(bench.Kill), Usage: "`FAULT`: kill (SIGKILL the daemon), stop (SIGSTOP it), drop (its packets vanish), engine-kill (SIGKILL its engine), slow (its engine stands still for --slow-share of each --slow-period)"},
 			&cli.IntFlag{Name: "nodes", Value: 8, Usage: "`N` hosts"},
 			&cli.IntFlag{Name: "stages", Value: 4, Usage: "`S` stages per pipeline"},
-			&cli.Float64Flag{Name: "rps", Value: 1, Usage: "`R` new streams per second"},
-			&cli.IntFlag{Name: "faults", Value: 30, Usage: "`F` faults"},
-			&cli.IntFlag{Name: "tokens", Value: 200, Usage: "`T` tokens of each stream"},
-			&cli.DurationFlag{Name: "hold", Value: 3 * time.Second, Usage: "`D` from a fault until what was stopped or killed comes back, and no other fault before"},
+			&cli.IntFlag{Name: "standbys", Value: 1, Usage: "`R` standby copies of each session's KV"},
+			&cli.Float64Flag{Name: "rps", Value: 2, Usage: "`R` new streams per second"},
+			&cli.IntFlag{Name: "faults", Value: 60, Usage: "`F` faults, each of which hits at least one stream"},
+			&cli.IntFlag{Name: "compare-faults", Value: 6, Usage: "`F` faults of the comparison with the fail-stop system; 0 leaves it out"},
+			&cli.IntFlag{Name: "tokens", Value: 200, Usage: "`T` tokens of each stream, at most"},
+			&cli.StringFlag{Name: "context", Value: "50..900", Usage: "`MIN..MAX` tokens of context at the fault"},
+			&cli.DurationFlag{Name: "hold", Value: 3 * time.Second, Usage: "`D` from a fault until the host comes back, and no other fault before; not in the comparison"},
+			&cli.DurationFlag{Name: "failstop-restart", Value: 10 * time.Second, Usage: "`D` from a fault until the host comes back, in the comparison"},
+			&cli.DurationFlag{Name: "calm", Value: 5 * time.Second, Usage: "`D` between two faults of the comparison"},
+			&cli.Float64Flag{Name: "slow-share", Value: 0.8, Usage: "`X` of each period that a slow engine stands still, above 0 and below 1"},
+			&cli.DurationFlag{Name: "slow-period", Value: 50 * time.Millisecond, Usage: "`D` of a slow engine's standing still and going on"},
 			&cli.StringFlag{Name: "model", Value: "fairy", Usage: "`MODEL`: fairy, a preset of model synth, or a GGUF file"},
 		},
-		Action: runBenchFailover,
+		Action: sh.runBenchFailover,
 	}
 }
 
-// failoverReport is the JSON of bench failover.
-type failoverReport struct {
-	Nodes      int          `json:"nodes"`
-	Stages     int          `json:"stages"`
-	RPS        float64      `json:"rps"`
-	Requests   int          `json:"requests"`
-	Faults     int          `json:"faults"`
-	Recoveries int          `json:"recoveries"`
-	Unrecorded int          `json:"unrecorded"` // streams through a victim without a recovery in the event log
-	Fault      string       `json:"fault"`
-	RecoveryMS recoveryMS   `json:"recovery_ms"`
-	Kevlard    outcome      `json:"kevlard"`
-	Failstop   *outcome     `json:"failstop,omitempty"` // not run yet
-	Each       []recoveryOf `json:"each"`
-}
-
-type recoveryMS struct {
-	P50        float64 `json:"p50"`
-	P99        float64 `json:"p99"`
-	Max        float64 `json:"max"`
-	DetectP50  float64 `json:"detect_p50"`
-	ReroutP50  float64 `json:"reroute_p50"`
-	RestoreP50 float64 `json:"restore_p50"`
-	DetectP99  float64 `json:"detect_p99"`
-	ReroutP99  float64 `json:"reroute_p99"`
-	RestoreP99 float64 `json:"restore_p99"`
-}
-
-type outcome struct {
-	Errors     int     `json:"errors"`
-	Mismatches int     `json:"token_mismatches"`
-	TTFT       meanP99 `json:"ttft_ms"`
-	Latency    meanP99 `json:"latency_ms"`
-}
-
-type meanP99 struct {
-	Mean float64 `json:"mean"`
-	P99  float64 `json:"p99"`
-}
-
-// recoveryOf is one stream that ran through a victim.
-type recoveryOf struct {
-	Victim    string  `json:"victim"`
-	Cause     string  `json:"cause"`
-	AtToken   int     `json:"at_token"`
-	GapMS     float64 `json:"gap_ms"`
-	DetectMS  float64 `json:"detect_ms"`
-	RerouteMS float64 `json:"reroute_ms"`
-	RestoreMS float64 `json:"restore_ms"`
-}
-
-func runBenchFailover(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
+func (sh shell) runBenchFailover(c *cli.Context) error {
+	f, err := failoverOptions(c)
+	if err != nil {
 		return err
 	}
-	if err := checkFault(c.String("fault")); err != nil {
-		return err
-	}
-	for _, flag := range []string{"nodes", "stages", "faults", "tokens"} {
-		if c.Int(flag) < 1 {
-			return usageError("--%s %d: want at least 1", flag, c.Int(flag))
+	if f.Breaker.Fault == bench.Drop {
+		if !netfault.Inside() {
+			return sh.isolated(c.Context)
 		}
+		if f.Breaker.Wall, err = isolate(c.Context); err != nil {
+			return err
+		}
+		f.Mesh.GroupBase = dropGroups
 	}
-	if c.Float64("rps") <= 0 {
-		return usageError("--rps %v: want more than 0", c.Float64("rps"))
+	if f.Mesh.Model, err = benchModel(c, c.String("model")); err != nil {
+		return err
 	}
-	if c.Int("nodes") < 2*c.Int("stages") {
-		return usageError("--nodes %d with --stages %d: want at least %d, so that every stage has two holders", c.Int("nodes"), c.Int("stages"), 2*c.Int("stages"))
+	r, err := f.Run(c.Context)
+	if bad, ok := errors.AsType[*bench.ContextsError](err); ok {
+		return usageError("--context: %w", bad)
 	}
-	path, err := benchModel(c, c.String("model"))
 	if err != nil {
 		return err
 	}
-	mesh, err := benchMesh(c, devmesh.Options{Nodes: c.Int("nodes"), Stages: c.Int("stages"), Gateways: 1, Model: path})
-	if err != nil {
-		return err
-	}
-	b := failoverBench{
-		mesh: mesh, client: load.NewClient(mesh.Entry().APIURL()), fault: c.String("fault"), hold: c.Duration("hold"),
-		say: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
-	}
-	r, err := b.run(c.Context, c.Float64("rps"), c.Int("faults"), c.Int("tokens"))
-	if err := errors.Join(err, mesh.Close()); err != nil {
-		return err
-	}
-	r.Nodes, r.Stages, r.RPS, r.Fault = c.Int("nodes"), c.Int("stages"), c.Float64("rps"), b.fault
 	if wantsJSON(c) {
 		err = writeJSON(c.App.Writer, r)
 	} else {
-		err = printFailover(c, r)
+		err = printFailover(c.App.Writer, r)
 	}
 	if err == nil && r.Kevlard.Errors+r.Kevlard.Mismatches > 0 {
 		err = fmt.Errorf("%d streams failed and %d differ from the unbroken run", r.Kevlard.Errors, r.Kevlard.Mismatches)
@@ -132,116 +92,99 @@ func runBenchFailover(c *cli.Context) error {
 	return err
 }
 
-func printFailover(c *cli.Context, r failoverReport) error {
-	w := c.App.Writer
-	fmt.Fprintf(w, "%d faults (%s), %d requests at %g/s, %d recoveries, %d errors, %d mismatches\n\n",
-		r.Faults, r.Fault, r.Requests, r.RPS, r.Recoveries, r.Kevlard.Errors, r.Kevlard.Mismatches)
-	t := newTable("MS", "P50", "P99")
-	row := func(name string, p50, p99 float64) { t.row(name, fmt.Sprintf("%.1f", p50), fmt.Sprintf("%.1f", p99)) }
-	row("recovery", r.RecoveryMS.P50, r.RecoveryMS.P99)
-	row("detect", r.RecoveryMS.DetectP50, r.RecoveryMS.DetectP99)
-	row("re-route", r.RecoveryMS.ReroutP50, r.RecoveryMS.ReroutP99)
-	row("restore", r.RecoveryMS.RestoreP50, r.RecoveryMS.RestoreP99)
-	if err := t.write(w); err != nil {
-		return err
+// failoverOptions checks the flags.
+func failoverOptions(c *cli.Context) (bench.Failover, error) {
+	f := bench.Failover{
+		Start: func(_ context.Context, o devmesh.Options) (*devmesh.Mesh, error) { return benchMesh(c, o) },
+		Say:   func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
+		Mesh: devmesh.Options{
+			Nodes: c.Int("nodes"), Stages: c.Int("stages"), Standbys: c.Int("standbys"), GatewayStandbys: []int{c.Int("standbys")},
+		},
+		Breaker: &bench.Breaker{Share: c.Float64("slow-share"), Period: c.Duration("slow-period")},
+		RPS:     c.Float64("rps"), Faults: c.Int("faults"), Compare: c.Int("compare-faults"), Tokens: c.Int("tokens"),
+		Hold: c.Duration("hold"), Restart: c.Duration("failstop-restart"), Calm: c.Duration("calm"),
 	}
-	_, err := fmt.Fprintf(w, "\n%d streams through a victim have no recovery recorded\nfirst token %.1f ms mean, %.1f p99; whole stream %.0f ms mean, %.0f p99\nfail-stop baseline: not run\n",
-		r.Unrecorded, r.Kevlard.TTFT.Mean, r.Kevlard.TTFT.P99, r.Kevlard.Latency.Mean, r.Kevlard.Latency.P99)
-	return err
-}
-
-// failoverBench breaks hosts of one mesh under load.
-type failoverBench struct {
-	mesh   *devmesh.Mesh
-	client *load.Client
-	fault  string
-	hold   time.Duration
-	say    func(format string, args ...any)
-
-	variants   []load.Request
-	references []load.Result // the unbroken run of each variant
-}
-
-func (b *failoverBench) run(ctx context.Context, rps float64, faults, tokens int) (failoverReport, error) {
-	if err := b.collectReferences(ctx, tokens); err != nil {
-		return failoverReport{}, err
+	if err := noArguments(c); err != nil {
+		return f, err
 	}
-	loadCtx, stopArrivals := context.WithCancel(ctx)
-	arrivals := make(chan []arrival, 1)
-	go func() { arrivals <- b.openLoop(ctx, loadCtx, rps) }()
-	var broken []breakage
 	var err error
-	for i := 0; i < faults && err == nil; i++ {
-		var one breakage
-		if one, err = b.breakOne(ctx, b.mesh.Hosts()[i%len(b.mesh.Hosts())]); err == nil {
-			broken = append(broken, one)
-			b.say("fault %d of %d: %s, %d streams ran through it", i+1, faults, one.victim, len(one.sessions))
+	if f.Breaker.Fault, err = bench.ParseFault(c.String("fault")); err != nil {
+		return f, usageError("%w", err)
+	}
+	for flag, least := range map[string]int{"nodes": 1, "stages": 1, "faults": 1, "tokens": 1, "standbys": 0, "compare-faults": 0} {
+		if err := atLeast(c, flag, least); err != nil {
+			return f, err
 		}
 	}
-	stopArrivals()
-	streams := <-arrivals
-	if err != nil {
-		return failoverReport{}, err
+	for _, flag := range []string{"hold", "failstop-restart", "calm", "slow-period"} {
+		if c.Duration(flag) <= 0 {
+			return f, usageError("--%s %s: want a positive duration such as 5s", flag, c.Duration(flag))
+		}
 	}
-	events, err := b.mesh.Entry().Events(ctx)
-	if err != nil {
-		return failoverReport{}, err
+	if f.RPS <= 0 {
+		return f, usageError("--rps %v: want more than 0", f.RPS)
 	}
-	if err := checkComplete(events, broken); err != nil {
-		return failoverReport{}, err
+	if s := f.Breaker.Share; s <= 0 || s >= 1 {
+		return f, usageError("--slow-share %v: want more than 0 and less than 1", s)
 	}
-	return b.judge(streams, broken, events), nil
+	if f.Mesh.Nodes < 2*f.Mesh.Stages || f.Mesh.Nodes%f.Mesh.Stages != 0 {
+		return f, usageError("--nodes %d with --stages %d: want a multiple, at least %d, so that every stage has two holders", f.Mesh.Nodes, f.Mesh.Stages, 2*f.Mesh.Stages)
+	}
+	f.Contexts, err = parseContexts(c.String("context"))
+	return f, err
 }
 
-// collectReferences runs every variant once without faults.
-func (b *failoverBench) collectReferences(ctx context.Context, tokens int) error {
-	for i, prompt := range benchPrompts() {
-		r := load.Request{Model: b.mesh.ModelName(), Prompt: prompt, MaxTokens: tokens, Seed: uint64(i), IgnoreEOS: true}
-		if i%2 == 1 {
-			r.Temperature = 0.8
-		}
-		b.variants = append(b.variants, r)
+func atLeast(c *cli.Context, flag string, least int) error {
+	if c.Int(flag) < least {
+		return usageError("--%s %d: want at least %d", flag, c.Int(flag), least)
 	}
-	began := time.Now()
-	for i, res := range streamAll(ctx, b.client, b.variants) {
-		if res.Err != nil {
-			return fmt.Errorf("collect reference %d: %w", i, res.Err)
-		}
-		b.references = append(b.references, res)
-	}
-	b.say("%d unbroken references in %s", len(b.references), secondsOf(time.Since(began)))
 	return nil
 }
 
-// arrival is one stream of the load.
-type arrival struct {
-	variant int
-	result  load.Result
+// parseContexts reads MIN..MAX. Whether they fit the model shows once it is there.
+func parseContexts(text string) (bench.Contexts, error) {
+	lo, hi, ok := strings.Cut(text, "..")
+	least, err1 := strconv.Atoi(lo)
+	most, err2 := strconv.Atoi(hi)
+	if !ok || err1 != nil || err2 != nil || least < 1 || most < least {
+		return bench.Contexts{}, usageError("--context %s: want MIN..MAX in tokens, such as 50..900", text)
+	}
+	return bench.Contexts{Min: least, Max: most}, nil
 }
 
-// openLoop starts streams at a fixed rate, whether or not earlier ones have ended,
-// until arrivals ends; then it waits for those under way.
-func (b *failoverBench) openLoop(ctx, arrivals context.Context, rps float64) []arrival {
-	tick := time.NewTicker(time.Duration(float64(time.Second) / rps))
-	defer tick.Stop()
-	results := make(chan arrival)
-	var out []arrival
-	running := 0
-	for open := true; open || running > 0; {
-		select {
-		case <-arrivals.Done():
-			open, arrivals = false, context.Background()
-		case a := <-results:
-			running--
-			out = append(out, a)
-		case <-tick.C:
-			if !open {
-				continue
-			}
-			v := (len(out) + running) % len(b.variants)
-			running++
-			go func() { results <- arrival{v, b.client.Stream(ctx, b.variants[v], nil)} }()
+// isolated runs this verb again in a network namespace of its own and returns how
+// that ended.
+func (sh shell) isolated(ctx context.Context) error {
+	if err := netfault.Available(); err != nil {
+		err = fmt.Errorf("--fault drop: %w", err)
+		if errors.Is(err, netfault.ErrNotPermitted) {
+			return &exitError{exitRefused, err}
 		}
+		return err
 	}
-	return out
+	exe, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the kevlard binary: %w", err)
+	}
+	cmd, err := netfault.Command(ctx, exe, sh.args...)
+	if err != nil {
+		return err
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = sh.stdin, os.Stdout, os.Stderr
+	err = cmd.Run()
+	if exited, ok := errors.AsType[*exec.ExitError](err); ok && exited.ExitCode() > 0 {
+		return &exitError{exited.ExitCode(), errors.New("")} // it has said why
+	}
+	if err != nil {
+		return fmt.Errorf("run in a network namespace: %w", err)
+	}
+	return nil
+}
+
+// isolate prepares the namespace that isolated made.
+func isolate(ctx context.Context) (netfault.Wall, error) {
+	if err := netfault.Enter(); err != nil {
+		return netfault.Wall{}, err
+	}
+	return netfault.Build(ctx)
 }

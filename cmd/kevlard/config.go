@@ -134,15 +134,23 @@ func readConfig(path string) ([]byte, error) {
 	return data, nil
 }
 
+// problemList is all that is wrong with a configuration.
+type problemList []config.Problem
+
+// Error says each problem in a line of its own.
+func (l problemList) Error() string {
+	lines := make([]string, len(l))
+	for i, p := range l {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\nkevlard: ")
+}
+
 func problemsError(problems []config.Problem) error {
 	if len(problems) == 0 {
 		return nil
 	}
-	lines := make([]string, len(problems))
-	for i, p := range problems {
-		lines[i] = p.String()
-	}
-	return usageError("%s", strings.Join(lines, "\nkevlard: "))
+	return &exitError{exitUsage, problemList(problems)}
 }
 
 func (sh shell) configCheck(c *cli.Context) error {

@@ -65,6 +65,8 @@ type demoPhase struct {
 	DetectMS  float64 `json:"detect_ms"`
 	RerouteMS float64 `json:"reroute_ms"`
 	RestoreMS float64 `json:"restore_ms"`
+	Known     int     `json:"known"` // tokens known when the new route began
+	From      int     `json:"from"`  // the position it began at
 }
 
 func runDemo(c *cli.Context) error {
@@ -197,7 +199,8 @@ func (d *demo) story(ctx context.Context) (load.Result, demoKilling, error) {
 	return res, k, nil
 }
 
-// killHost kills the host of one middle stage of the session's route.
+// killHost kills the host of one middle stage of the session's route. It sends the
+// signal itself, since the pause is measured, and an installed kevlard has no scripts.
 func (d *demo) killHost(ctx context.Context, session string) demoKilling {
 	sessions, err := d.mesh.Entry().Sessions(ctx)
 	if err != nil {
@@ -228,7 +231,7 @@ func (d *demo) phases(ctx context.Context, session string) ([]demoPhase, error) 
 	out := []demoPhase{}
 	for _, e := range events {
 		if f := e.Failover; f != nil && e.Session == session {
-			out = append(out, demoPhase{e.Cause, e.Peer, f.DetectMS, f.RerouteMS, f.RestoreMS})
+			out = append(out, demoPhase{e.Cause, e.Peer, f.DetectMS, f.RerouteMS, f.RestoreMS, f.Known, f.From})
 		}
 	}
 	return out, nil

@@ -136,7 +136,7 @@ func (t *teller) verdict(r demoReport) {
 	fmt.Fprintf(t.w, "  the client saw one pause of %.0f ms; between other pieces of text %.1f ms\n", r.RecoveryMS, r.TypicalMS)
 	for _, f := range r.Failovers {
 		fmt.Fprintf(t.w, "    detect   %8.1f ms  %s (%s)\n", f.DetectMS, f.Node, f.Cause)
-		fmt.Fprintf(t.w, "    re-route %8.1f ms  to the other host of the stage, under a new term\n", f.RerouteMS)
-		fmt.Fprintf(t.w, "    restore  %8.1f ms  known tokens computed again, then the next one\n", f.RestoreMS)
+		fmt.Fprintf(t.w, "    re-route %8.1f ms  to the host of its copy, which loads it, under a new term\n", f.RerouteMS)
+		fmt.Fprintf(t.w, "    restore  %8.1f ms  %d of %d known tokens computed again, then the next one\n", f.RestoreMS, f.Known-f.From, f.Known)
 	}
 }

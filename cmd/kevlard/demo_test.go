@@ -40,8 +40,8 @@ func TestVerdictSaysWhatScriptsLookFor(t *testing.T) {
 	}{
 		{
 			"killed",
-			demoReport{TokenExact: true, RecoveryMS: 93.4, Killed: &demoKill{Node: "node-3"}, Failovers: []demoPhase{{"reset", "node-3", 1, 2, 90}}},
-			[]string{"\ntoken-exact: yes\n", "\nrecovery: 93 ms\n", "detect", "re-route", "restore", "90.0 ms"},
+			demoReport{TokenExact: true, RecoveryMS: 93.4, Killed: &demoKill{Node: "node-3"}, Failovers: []demoPhase{{"reset", "node-3", 1, 2, 90, 208, 200}}},
+			[]string{"\ntoken-exact: yes\n", "\nrecovery: 93 ms\n", "detect", "re-route", "restore", "90.0 ms  8 of 208 known tokens computed again"},
 			[]string{"\x1b"},
 		},
 		{"not killed", demoReport{TokenExact: true}, []string{"token-exact: yes"}, []string{"recovery"}},

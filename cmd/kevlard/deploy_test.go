@@ -67,7 +67,7 @@ func TestUnit(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"Type": "notify", "WatchdogSec": "30", "KillMode": "mixed", "LimitMEMLOCK": "infinity", "RuntimeDirectory": filepath.Base(filepath.Dir(systemSocket)),
-		"ConfigurationDirectory": filepath.Base(filepath.Dir(defaultConfigFile)), "StateDirectory": filepath.Base(config.Defaults().Node.DataDir),
+		"ConfigurationDirectory": filepath.Base(filepath.Dir(defaultConfigFile)), "ConfigurationDirectoryMode": "0750", "StateDirectory": filepath.Base(config.Defaults().Node.DataDir),
 		"RestartPreventExitStatus": strconv.Itoa(exitUsage), "ExecStart": "/usr/local/bin/kevlard agent",
 	} {
 		if got := value(key); got != want {

@@ -34,7 +34,7 @@ func devCommand() *cli.Command {
 			&cli.IntFlag{Name: "gateways", Usage: "`G` gateways: daemons without engine that take requests"},
 			&cli.StringFlag{Name: "model", DefaultText: "the bundled small story model", Usage: "serve the GGUF `FILE`"},
 			&cli.StringFlag{Name: "dir", DefaultText: "a temporary directory", Usage: "keep all files in `DIR`"},
-			&cli.IntFlag{Name: "standbys", Usage: "`R` standby copies of each session's KV"},
+			&cli.IntFlag{Name: "standbys", Value: 1, Usage: "`R` standby copies of each session's KV: 0 or 1"},
 			&cli.IntFlag{Name: "base-port", Value: devmesh.DefaultBasePort, Usage: "API port `P`; the next three are gossip, mesh and bulk"},
 			&cli.DurationFlag{Name: "restart", DefaultText: "never", Usage: "start a dead daemon again after `D`, such as 2s"},
 		},
@@ -61,6 +61,13 @@ func runDev(c *cli.Context) error {
 		Restart:  c.Duration("restart"),
 		Standbys: c.Int("standbys"),
 		LogLevel: c.String("log-level"),
+	}
+	switch opt.Standbys {
+	case 1:
+	case 0:
+		opt.Standbys = devmesh.NoStandbys
+	default:
+		return usageError("--standbys %d: want 0 or 1", opt.Standbys)
 	}
 	for _, flag := range []string{"nodes", "stages"} {
 		if c.IsSet(flag) && c.Int(flag) < 1 { // 0 means the default to Options

@@ -90,6 +90,7 @@ func (d *doctor) checkPorts(context.Context) []finding {
 		{"udp", d.cfg.Ring.Bind, "[ring] bind"},
 		{"tcp", d.cfg.Ring.Bind, "[ring] bind"},
 		{"tcp", d.cfg.Mesh.Bind, "[mesh] bind"},
+		{"tcp", bulkListen(d.cfg), "[mesh] bulk_port"},
 		{"tcp", d.cfg.API.Listen, "[api] listen"},
 	} {
 		err := d.probe.listen(p.network, p.addr)
@@ -104,7 +105,7 @@ func (d *doctor) checkPorts(context.Context) []finding {
 		}
 	}
 	if len(out) == 0 {
-		return one(check, statusOK, "", "free: UDP and TCP %s, TCP %s, TCP %s", d.cfg.Ring.Bind, d.cfg.Mesh.Bind, d.cfg.API.Listen)
+		return one(check, statusOK, "", "free: UDP and TCP %s, TCP %s, TCP %s, TCP %s", d.cfg.Ring.Bind, d.cfg.Mesh.Bind, bulkListen(d.cfg), d.cfg.API.Listen)
 	}
 	return out
 }

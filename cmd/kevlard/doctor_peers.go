@@ -66,8 +66,12 @@ func (d *doctor) checkPeer(ctx context.Context, m report.Member, self netip.Addr
 	bad := func(fix, format string, args ...any) {
 		out = append(out, one(check, statusFail, fix, format, args...)...)
 	}
-	tried := []string{"TCP to " + m.Addr, "TCP to " + m.MeshAddr}
-	for _, addr := range []string{m.Addr, m.MeshAddr} {
+	var tried []string
+	for _, addr := range []string{m.Addr, m.MeshAddr, m.BulkAddr} {
+		if addr == "" {
+			continue // it takes no KV
+		}
+		tried = append(tried, "TCP to "+addr)
 		if err := d.probe.dial(ctx, addr); err != nil {
 			bad("open TCP "+port(addr)+" on "+m.Name+" for this host", "%s: TCP to %s: %v", m.Name, addr, err)
 		}

@@ -57,7 +57,7 @@ func wellDoctor() *doctor {
 	d.cfg.Ring.SecretFile = "/etc/kevlard/secret"
 	d.members = report.Members{Ring: "default", Self: "n1", Nodes: []report.Member{
 		{Name: "n1", Addr: "10.0.0.1:7946", MeshAddr: "10.0.0.1:7947", State: "alive"},
-		{Name: "n2", Addr: "10.0.0.2:7946", MeshAddr: "10.0.0.2:7947", State: "alive"},
+		{Name: "n2", Addr: "10.0.0.2:7946", MeshAddr: "10.0.0.2:7947", BulkAddr: "10.0.0.2:7948", State: "alive"},
 		{Name: "n3", Addr: "10.0.0.3:7946", MeshAddr: "10.0.0.3:7947", State: "left"},
 	}}
 	return d
@@ -75,7 +75,7 @@ func TestDoctorWell(t *testing.T) {
 			}
 		}
 	}
-	if f := with.checkPeers(t.Context()); len(f) != 1 || f[0].What != "n2: TCP to 10.0.0.2:7946, TCP to 10.0.0.2:7947, UDP both ways" {
+	if f := with.checkPeers(t.Context()); len(f) != 1 || f[0].What != "n2: TCP to 10.0.0.2:7946, TCP to 10.0.0.2:7947, TCP to 10.0.0.2:7948, UDP both ways" {
 		t.Errorf("peers: %+v", f)
 	}
 }

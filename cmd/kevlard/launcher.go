@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon"
@@ -17,7 +19,8 @@ import (
 type launcher struct {
 	exe       string // this program
 	manifests map[kevlard.Digest]*model.Manifest
-	rows      int // most rows of a batch
+	devices   map[kevlard.StageKey]string // as configured; none: the engine's choice
+	rows      int                         // most rows of a batch
 	log       *slog.Logger
 }
 
@@ -27,6 +30,10 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 	if m == nil {
 		panic(fmt.Sprintf("kevlard: the daemon launches model %v, which was not assigned", spec.Stage.Model))
 	}
+	want := l.devices[spec.Stage]
+	if have := engine.Devices(); want != "" && !slices.Contains(have, want) {
+		return nil, wrongDevice(want, strings.Join(have, ", "))
+	}
 	opt := engine.ProcessOptions{Log: l.log.With("stage", spec.Stage.Layers.String(), "run", spec.Run)}
 	if spec.Progress != nil {
 		opt.Progress = func(done, total int64) { spec.Progress(int(done * 1000 / max(total, 1))) }
@@ -35,7 +42,18 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 	if err != nil {
 		return nil, err
 	}
+	if got := p.Info().Device; want != "" && got != want {
+		p.Kill()
+		<-p.Done()
+		return nil, wrongDevice(want, got)
+	}
 	return process{Process: p, width: m.Dim * rowValueBytes}, nil
+}
+
+// wrongDevice says why a stage waits: it is never computed on another device than
+// the one that was asked for.
+func wrongDevice(want, have string) error {
+	return fmt.Errorf("[engine] devices asks for %s, and there is only %s: install its driver and a build that has it, or change [engine] devices", want, have)
 }
 
 // rowValueBytes is the size of a value in a row of hidden state: float32.
@@ -51,8 +69,18 @@ type process struct {
 func (p process) Info() daemon.EngineInfo {
 	i := p.Process.Info()
 	return daemon.EngineInfo{
-		Class: i.Class, Cells: i.Cells, Width: p.width, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
+		Class: i.Class, Cells: i.Cells, Width: p.width, CellBytes: i.CellBytes, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
 	}
+}
+
+// ReadCells implements daemon.Engine.
+func (p process) ReadCells(ctx context.Context, cell, n int, dst []byte) error {
+	return p.Process.Read(ctx, cell, n, dst)
+}
+
+// WriteCells implements daemon.Engine.
+func (p process) WriteCells(ctx context.Context, cell, n int, src []byte) error {
+	return p.Process.Write(ctx, cell, n, src)
 }
 
 // Exit implements daemon.Engine.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"strconv"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,10 +17,16 @@ func (a *agent) rereadConfig() {
 	notifyReloading()
 	defer systemd.SdNotify(false, systemd.SdNotifyReady)
 	// A key must be taken away even where the configuration has a mistake.
-	if err := a.api.Reload(); err != nil {
-		a.log.Error("API keys or certificate not reloaded: the old ones stay in effect", "error", err)
+	for _, err := range parts(a.api.Reload()) {
+		a.log.Error("not reloaded: the old one stays in effect", "error", err)
 	}
 	fresh, err := a.reload()
+	if problems, ok := errors.AsType[problemList](err); ok {
+		for _, p := range problems {
+			a.log.Error("mistake in the configuration", "problem", p.String())
+		}
+		err = fmt.Errorf("%d mistakes", len(problems))
+	}
 	if err != nil {
 		a.log.Error("configuration not reloaded: the old one stays in effect", "error", err)
 		return
@@ -26,10 +35,21 @@ func (a *agent) rereadConfig() {
 	a.log.Info("configuration reloaded", "log.level", fresh.Log.Level)
 	old := a.cfg.Fields()
 	for i, f := range fresh.Fields() {
-		if f.Key != "log.level" && f.Text() != old[i].Text() {
+		if f.Live != config.LiveValue && f.Text() != old[i].Text() {
 			a.log.Warn("changed value needs a restart", "key", f.Key, "in effect", old[i].Text(), "configured", f.Text())
 		}
 	}
+}
+
+// parts takes joined errors apart, so that each has its own line in the log.
+func parts(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	if err == nil {
+		return nil
+	}
+	return []error{err}
 }
 
 // notifyReloading tells systemd, with the time that Type=notify-reload requires.

@@ -12,6 +12,7 @@ import (
 // shell is what a verb knows of the world besides its context, flags and output.
 type shell struct {
 	env   environment
+	args  []string // as given, without the program
 	stdin io.Reader
 }
 
@@ -30,7 +31,7 @@ func newEnvironment(pairs []string) environment {
 // run is the whole program: it runs the verb that args name and returns the exit
 // code. Results go to stdout, everything else to stderr.
 func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	sh := shell{env: newEnvironment(env), stdin: stdin}
+	sh := shell{env: newEnvironment(env), args: args, stdin: stdin}
 	app := sh.app(stdout, stderr)
 	arranged, err := arrange(app, args)
 	if err == nil {
@@ -79,7 +80,7 @@ func (sh shell) app(stdout, stderr io.Writer) *cli.App {
 			engineCommand(),
 			devCommand(),
 			demoCommand(),
-			benchCommand(),
+			sh.benchCommand(),
 			versionCommand(),
 			completionCommand(),
 			manCommand(),

@@ -42,10 +42,23 @@ func TestUsage(t *testing.T) {
 		{"generate a -n 0", 2, "flag --max-tokens is 0: want at least 1"},
 		{"generate a -n many", 2, `invalid value "many" for flag -n: parse error`},
 		{"events --since -5m", 2, "flag --since is -5m0s: want a positive duration such as 10m"},
+		{"bench failover --fault x", 2, "--fault x: want one of kill, stop, drop, engine-kill, slow"},
+		{"bench failover --nodes 6", 2, "--nodes 6 with --stages 4: want a multiple, at least 8, so that every stage has two holders"},
+		{"bench failover --slow-share 1", 2, "--slow-share 1: want more than 0 and less than 1"},
+		{"bench failover --calm 0s", 2, "--calm 0s: want a positive duration such as 5s"},
+		{"bench failover --faults 0", 2, "--faults 0: want at least 1"},
+		{"bench overhead --pairs 1", 2, "--pairs 1: want at least 2"},
+		{"bench overhead --nodes 4", 2, "--nodes 4 with --stages 4 and --standbys 1: want at least 8, so that every stage has that many other holders"},
 		{"leave --timeout -1s", 2, "flag --timeout is -1s: want a positive duration such as 60s"},
 		{"join", 2, "join needs at least one ADDR: the gossip address, HOST:PORT, of a member"},
 		{"force-leave", 2, "force-leave needs NODE"},
 		{"drain a b", 2, `drain takes one NODE, but got a second: "b"`},
+		{"bench", 2, "bench needs what to measure: throughput, failover, overhead or kv"},
+		{"bench kv --sizes 1024,x", 2, "--sizes x: want numbers of bytes from 1 to 16777216, comma separated"},
+		{"bench kv --sizes 16777217", 2, "--sizes 16777217: want numbers of bytes from 1 to 16777216, comma separated"},
+		{"bench kv --conns 17", 2, "--conns 17: want 1 to 16"},
+		{"bench kv --repeat 0", 2, "--repeat 0: want 1 to 1000"},
+		{"bench kv --each 2h", 2, "--each 2h0m0s: want 1ms to 1m"},
 		{"completion tcsh", 2, `completion for "tcsh": want bash, zsh or fish`},
 		{"config check /nope.toml", 2, "read configuration: open /nope.toml: no such file or directory: name an existing file with --config"},
 		{"model synth --preset 9t " + dir + "/m", 2, "flag --preset: "},
@@ -90,9 +103,9 @@ func TestConfigVerbs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("[node]\nname = 'n'\n[kv]\nstandbys = 1\n")
+	write("[node]\nname = 'n'\n[kv]\nhigh_water = 1\n")
 	r := program(t, nil, "", "config", "check", path)
-	if r.code != 0 || r.stdout != path+": ok\n" || r.stderr != "kevlard: warning: "+path+":4: kv.standbys: has no effect yet\n" {
+	if r.code != 0 || r.stdout != path+": ok\n" || r.stderr != "kevlard: warning: "+path+":4: kv.high_water: has no effect yet\n" {
 		t.Errorf("good file: %+v", r)
 	}
 	r = program(t, []string{"KEVLARD_NODE_ZONE=z"}, "", "config", "print", path, "--ring-name", "r")

@@ -149,6 +149,8 @@ type Failover struct {
 	DetectMS  float64 `json:"detect_ms"`  // last token to evidence
 	RerouteMS float64 `json:"reroute_ms"` // to the last prepare answered
 	RestoreMS float64 `json:"restore_ms"` // to the first token after that
+	Known     int     `json:"known"`      // tokens known when the new route began, prompt included
+	From      int     `json:"from"`       // the position it began at
 }
 
 // Status is one node's health in one screen (`status -o json`).

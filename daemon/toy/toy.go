@@ -57,7 +57,7 @@ func (l *Launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.E
 		class = "toy"
 	}
 	e := &Engine{
-		info:   daemon.EngineInfo{Class: class, Cells: spec.Cells, Width: l.Model.Width, PID: l.starts, Device: "toy"},
+		info:   daemon.EngineInfo{Class: class, Cells: spec.Cells, Width: l.Model.Width, CellBytes: st.CellBytes(), PID: l.starts, Device: "toy"},
 		stage:  st,
 		step:   l.Step,
 		poison: l.Poison,
@@ -97,11 +97,13 @@ func (l *Launcher) Starts() int {
 // Engine is one toy engine.
 type Engine struct {
 	info   daemon.EngineInfo
-	stage  *toymodel.Stage // Forward's caller owns it
 	step   time.Duration
 	poison kevlard.Token
 	first  bool
 	done   chan struct{}
+
+	computing sync.Mutex
+	stage     *toymodel.Stage // guarded by computing
 
 	mu   sync.Mutex
 	exit *daemon.EngineExit
@@ -124,7 +126,9 @@ func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 			}
 		}
 	}
+	e.computing.Lock()
 	rows, sampled, err := e.stage.Forward(b)
+	e.computing.Unlock()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -132,6 +136,44 @@ func (e *Engine) Forward(ctx context.Context, b stage.Batch) ([][]byte, []kevlar
 		return nil, nil, err
 	}
 	return rows, sampled, nil
+}
+
+// ReadCells implements daemon.Engine. A toy's cell has one word for each layer; its
+// halves stand for keys and values.
+func (e *Engine) ReadCells(ctx context.Context, cell, n int, dst []byte) error {
+	words := make([]byte, len(dst))
+	if err := e.cells(ctx, func() error { return e.stage.Read(cell, n, words) }); err != nil {
+		return err
+	}
+	eachHalf(n, len(words), func(word, half int) { copy(dst[half:half+4], words[word:]) })
+	return nil
+}
+
+// WriteCells implements daemon.Engine.
+func (e *Engine) WriteCells(ctx context.Context, cell, n int, src []byte) error {
+	words := make([]byte, len(src))
+	eachHalf(n, len(words), func(word, half int) { copy(words[word:word+4], src[half:]) })
+	return e.cells(ctx, func() error { return e.stage.Write(cell, n, words) })
+}
+
+// cells calls f once the engine is not frozen.
+func (e *Engine) cells(ctx context.Context, f func() error) error {
+	if err := e.frozen(ctx); err != nil {
+		return err
+	}
+	e.computing.Lock()
+	defer e.computing.Unlock()
+	return f()
+}
+
+// eachHalf pairs the halves of the words of n cells, for each layer n words, with
+// where they go when all lower halves of a layer come before the upper ones.
+func eachHalf(n, size int, f func(word, half int)) {
+	for at := 0; at < size; at += 8 {
+		layer, i := at/8/n, at/8%n
+		f(at, 4*(2*layer*n+i))
+		f(at+4, 4*((2*layer+1)*n+i))
+	}
 }
 
 // pause takes half the time of a batch, and as long as the engine is frozen.
@@ -147,6 +189,11 @@ func (e *Engine) pause(ctx context.Context) error {
 		case <-timer.C:
 		}
 	}
+	return e.frozen(ctx)
+}
+
+// frozen waits until the engine is not frozen.
+func (e *Engine) frozen(ctx context.Context) error {
 	e.mu.Lock()
 	thaw := e.thaw
 	e.mu.Unlock()

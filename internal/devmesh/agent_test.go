@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -22,8 +23,9 @@ import (
 
 // The test binary stands in for kevlard when this variable is set: `keygen` writes
 // a file, `agent` serves a control socket that shows every node configured beside
-// it as alive and ready. It is enough for starting, surveying and stopping; the
-// tests of the package e2e do the same with the real binary.
+// it as alive and ready; that of a host has a child, as its engine. It is enough for
+// starting, surveying, breaking and stopping; the tests of the package e2e do the same
+// with the real binary.
 const standIn = "DEVMESH_TEST_AGENT"
 
 type agentConfig struct {
@@ -56,6 +58,13 @@ func playAgent(path string) error {
 	self, err := readAgentConfig(path)
 	if err != nil {
 		return err
+	}
+	if self.Node.Role == "host" {
+		engine := exec.Command("sleep", "3600")
+		if err := newSpawner().start(engine, 0); err != nil {
+			return err
+		}
+		go func() { _ = engine.Wait() }() // no zombie is left of a killed one
 	}
 	_ = os.Remove(self.Control.Socket) // of an earlier life
 	l, err := net.Listen("unix", self.Control.Socket)

@@ -30,15 +30,13 @@ func writeConfig(s spec, o Options, modelPath, secret string, seeds []string) er
 		"mesh":    {"bind": s.addr(2), "bulk_port": s.base + 3},
 		"api":     {"listen": s.addr(0)},
 		"models":  models,
+		"kv":      s.kv,
 		"engine":  {"threads": o.Threads},
 		"control": {"socket": s.socket()},
 		"log":     {"level": o.LogLevel},
 	}
 	if o.Cells > 0 {
 		doc["engine"]["cells"] = o.Cells
-	}
-	if o.Standbys > 0 {
-		doc["kv"] = table{"standbys": o.Standbys}
 	}
 	text, err := toml.Marshal(doc)
 	if err != nil {

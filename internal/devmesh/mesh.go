@@ -18,8 +18,8 @@ import (
 type Mesh struct {
 	opt     Options
 	dir     string
-	temp    bool    // dir was made by Start and goes with Close
-	model   string  // the model's name
+	temp    bool // dir was made by Start and goes with Close
+	model   *model.Manifest
 	nodes   []*Node // hosts, then gateways
 	spawner *spawner
 
@@ -85,7 +85,7 @@ func (m *Mesh) launch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	m.model = manifest.Name
+	m.model = manifest
 	specs, err := plan(m.opt, m.dir, manifest.Layers)
 	if err != nil {
 		return err
@@ -158,7 +158,10 @@ func (m *Mesh) Dir() string { return m.dir }
 func (m *Mesh) Stages() int { return m.opt.Stages }
 
 // ModelName returns the name by which clients ask for the model.
-func (m *Mesh) ModelName() string { return m.model }
+func (m *Mesh) ModelName() string { return m.model.Name }
+
+// Model returns what the mesh serves.
+func (m *Mesh) Model() *model.Manifest { return m.model }
 
 // Hosts returns the hosts; Hosts()[i] is node-(i+1).
 func (m *Mesh) Hosts() []*Node { return m.nodes[:m.opt.Nodes] }

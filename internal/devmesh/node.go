@@ -54,6 +54,12 @@ func (n *Node) Name() string { return n.spec.name }
 // Layers returns the layers that a host holds.
 func (n *Node) Layers() kevlard.Layers { return n.spec.layers }
 
+// IP returns the address that the node listens on.
+func (n *Node) IP() string { return n.spec.ip }
+
+// Group returns the group id that the daemon runs in, 0 for ours.
+func (n *Node) Group() int { return n.spec.group }
+
 // APIURL returns the base URL of the node's HTTP API.
 func (n *Node) APIURL() string { return "http://" + n.spec.addr(0) }
 
@@ -162,7 +168,7 @@ func (n *Node) startLocked() error {
 	cmd := exec.Command(n.mesh.opt.Exe, "agent", "--config", n.spec.config())
 	cmd.Env = append(os.Environ(), n.mesh.opt.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
-	if err := n.mesh.spawner.start(cmd); err != nil {
+	if err := n.mesh.spawner.start(cmd, n.spec.group); err != nil {
 		return fmt.Errorf("start %s with %s: %w", n.spec.name, n.mesh.opt.Exe, err)
 	}
 	p := &process{cmd: cmd, ended: make(chan struct{})}

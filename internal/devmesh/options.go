@@ -14,6 +14,9 @@ import (
 // DefaultBasePort is the API port of every node unless Options says otherwise.
 const DefaultBasePort = 18080
 
+// NoStandbys is the value of Options.Standbys with which no copies are kept.
+const NoStandbys = -1
+
 // Options says what to start. The zero value of a field is its default.
 type Options struct {
 	Exe      string        // the kevlard binary; required
@@ -24,11 +27,17 @@ type Options struct {
 	Dir      string        // where all files go; default a temporary directory that Close removes
 	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
 	Restart  time.Duration // a dead daemon is started again after this; 0 is never
-	Standbys int           // written to [kv] standbys when above 0
-	Threads  int           // of each engine; default 1
-	Cells    int           // KV positions of each stage; default as the daemon chooses
-	LogLevel string        // of the daemons; default info
-	Env      []string      // added to the daemons' environment, for tests
+	Standbys int           // copies of each session's KV, 1; NoStandbys for none; default 1
+	// GatewayStandbys is what each gateway has as [kv] standbys instead, 0 for none:
+	// the owner of a session decides how many copies of it are kept.
+	GatewayStandbys []int
+	// GroupBase, when above 0, runs node i of All in the group GroupBase+i, so that a
+	// firewall can tell the packets of one daemon from those of another. Root only.
+	GroupBase int
+	Threads   int      // of each engine; default 1
+	Cells     int      // KV positions of each stage; default as the daemon chooses
+	LogLevel  string   // of the daemons; default info
+	Env       []string // added to the daemons' environment, for tests
 }
 
 func (o Options) withDefaults() Options {
@@ -43,6 +52,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.Threads == 0 {
 		o.Threads = 1
+	}
+	if o.Standbys == 0 {
+		o.Standbys = 1
 	}
 	if o.LogLevel == "" {
 		o.LogLevel = "info"
@@ -66,7 +78,9 @@ func (o Options) validate() error {
 	bad(o.Stages >= 1 && o.Stages <= max(o.Nodes, 1), "--stages %d: want 1 to %d (--nodes)", o.Stages, o.Nodes)
 	bad(o.BasePort >= 1024 && o.BasePort+3 <= 65535, "--base-port %d: want 1024 to 65532", o.BasePort)
 	bad(o.Restart >= 0, "--restart %s: want 0 or more", o.Restart)
-	bad(o.Standbys >= 0, "--standbys %d: want 0 or more", o.Standbys)
+	bad(o.Standbys == 1 || o.Standbys == NoStandbys, "--standbys %d: want 0 or 1", o.Standbys)
+	bad(len(o.GatewayStandbys) <= o.Gateways, "standbys of %d gateways given: want at most %d (--gateways)", len(o.GatewayStandbys), o.Gateways)
+	bad(o.GroupBase >= 0, "group base %d: want 0 or more", o.GroupBase)
 	bad(o.Threads >= 1, "threads %d: want at least 1", o.Threads)
 	if len(errs) == 0 {
 		return nil
@@ -95,6 +109,8 @@ type spec struct {
 	ip     string
 	base   int
 	layers kevlard.Layers // of a host
+	kv     table          // [kv]
+	group  int            // group id of the daemon; 0 is ours
 }
 
 func (s spec) addr(offset int) string {
@@ -124,6 +140,10 @@ func plan(o Options, dir string, layers int) ([]spec, error) {
 		} else {
 			s.name, s.role = fmt.Sprintf("gateway-%d", i-o.Nodes+1), "gateway"
 		}
+		s.kv = o.kv(i - o.Nodes)
+		if o.GroupBase > 0 {
+			s.group = o.GroupBase + i
+		}
 		s.dir = filepath.Join(dir, s.name)
 		if n := len(s.socket()); n > maxSocketPath {
 			return nil, badOption("directory %s: the path of a control socket in it has %d bytes, and the system allows %d: choose a shorter one", dir, n, maxSocketPath)
@@ -131,6 +151,14 @@ func plan(o Options, dir string, layers int) ([]spec, error) {
 		specs = append(specs, s)
 	}
 	return specs, nil
+}
+
+// kv returns the table [kv] of gateway i, from 0, or of a host, which is below 0.
+func (o Options) kv(gateway int) table {
+	if gateway >= 0 && gateway < len(o.GatewayStandbys) {
+		return table{"standbys": o.GatewayStandbys[gateway]}
+	}
+	return table{"standbys": max(0, o.Standbys)}
 }
 
 // splitLayers cuts layers into n ranges whose lengths differ by at most one, the

@@ -99,3 +99,26 @@ func isOptionsError(err error) bool {
 	_, ok := errors.AsType[*OptionsError](err)
 	return ok
 }
+
+func TestPlanGivesGatewaysTheirStandbysAndNodesTheirGroups(t *testing.T) {
+	o := Options{Exe: "kevlard", Nodes: 1, Gateways: 3, Standbys: 1, GatewayStandbys: []int{0, 2}, GroupBase: 500}.withDefaults()
+	if err := o.validate(); err != nil {
+		t.Fatal(err)
+	}
+	specs, err := plan(o, "/d", 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []any{1, 0, 2, 1} {
+		if got := specs[i].kv["standbys"]; got != want || specs[i].group != 500+i {
+			t.Errorf("%s has standbys %v, group %d; want %v, %d", specs[i].name, got, specs[i].group, want, 500+i)
+		}
+	}
+	o.GatewayStandbys = make([]int, 4)
+	if err := o.validate(); err == nil || !strings.Contains(err.Error(), "standbys of 4 gateways given: want at most 3") {
+		t.Errorf("more standbys than gateways: %v", err)
+	}
+	if specs, err = plan(Options{Exe: "kevlard"}.withDefaults(), "/d", 8); err != nil || specs[0].kv["standbys"] != 1 || specs[0].group != 0 {
+		t.Errorf("by default: %+v, %v", specs[0], err)
+	}
+}

@@ -57,3 +57,53 @@ func statusField(text, key string) (int, error) {
 	}
 	return 0, fmt.Errorf("no number %s in the process status", key)
 }
+
+// Machine is the processor time of the whole machine so far, in clock ticks.
+type Machine struct {
+	Busy  int64
+	Total int64 // busy and idle
+}
+
+// MachineTime reads the processor time of the machine from /proc/stat.
+func MachineTime() (Machine, error) {
+	text, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return Machine{}, fmt.Errorf("read the processor time of the machine: %w", err)
+	}
+	m, err := machineTime(string(text))
+	if err != nil {
+		return Machine{}, fmt.Errorf("read the processor time of the machine: %w", err)
+	}
+	return m, nil
+}
+
+// machineTime reads the first line of /proc/stat: user, nice, system, idle, iowait,
+// irq, softirq, steal. The guests' times that follow are part of user and nice.
+func machineTime(text string) (Machine, error) {
+	line, _, _ := strings.Cut(text, "\n")
+	f := strings.Fields(line)
+	if len(f) < 9 || f[0] != "cpu" {
+		return Machine{}, fmt.Errorf("the first line is %.100q: want cpu and 8 numbers or more", line)
+	}
+	var m Machine
+	for i, s := range f[1:9] {
+		v, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return Machine{}, fmt.Errorf("time %d of the first line: %w", i+1, err)
+		}
+		m.Total += v
+		if i != 3 && i != 4 { // idle, and idle with I/O under way
+			m.Busy += v
+		}
+	}
+	return m, nil
+}
+
+// BusySince returns the share of all processors that was used since an earlier
+// reading, in percent.
+func (m Machine) BusySince(earlier Machine) float64 {
+	if m.Total <= earlier.Total {
+		return 0
+	}
+	return 100 * float64(m.Busy-earlier.Busy) / float64(m.Total-earlier.Total)
+}

@@ -1,6 +1,7 @@
 package devmesh
 
 import (
+	"os"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -36,9 +37,12 @@ func (s *spawner) run() {
 }
 
 // start starts cmd in its own process group and with SIGKILL as parent-death
-// signal.
-func (s *spawner) start(cmd *exec.Cmd) error {
+// signal, and with that group id unless it is 0.
+func (s *spawner) start(cmd *exec.Cmd, group int) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if group != 0 {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(os.Getuid()), Gid: uint32(group)}
+	}
 	r := request{cmd: cmd, reply: make(chan error, 1)}
 	s.requests <- r
 	return <-r.reply

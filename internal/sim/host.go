@@ -235,6 +235,8 @@ func (h *host) apply(e node.Effect) {
 		h.sendStored(e)
 	case node.StoreRows:
 		h.storeRows(e)
+	case node.FreeSlots:
+		h.memory.free(e.Stage, e.Slots)
 	case node.DropRows:
 		h.dropRows(e)
 	case node.Emit, node.Finish, node.Report:

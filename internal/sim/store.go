@@ -98,6 +98,16 @@ func (m *memory) put(stage kevlard.StageKey, to []index.Run, r rows) {
 	}
 }
 
+// free takes what stands in slots.
+func (m *memory) free(stage kevlard.StageKey, slots []int) {
+	for _, slot := range slots {
+		for i := range m.slots[stage][slot] {
+			m.forget(stage, &m.slots[stage][slot][i])
+		}
+		delete(m.slots[stage], slot)
+	}
+}
+
 // read returns what stands in runs of positions.
 func (m *memory) read(stage kevlard.StageKey, from []index.Run) []stored {
 	var out []stored

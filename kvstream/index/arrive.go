@@ -33,13 +33,13 @@ func (x *Index) Arrived(now kevlard.Instant, from kevlard.NodeID, piece uint64, 
 		return nil, nil
 	}
 	c.fence = r.Fence
+	if r.Try < c.try { // it was on its way before the sender was told where to go on
+		return nil, nil
+	}
 	again := func() ([]Run, *Answer) {
-		if c.asked && r.Pos != len(c.tokens) { // it has been told, and this piece was on its way before
-			return nil, nil
-		}
 		x.abandon(c)
-		c.asked = true
-		return nil, &Answer{from, protocol.Stored{Session: r.Session, Fence: r.Fence, Stage: r.Stage, Through: c.stored, Again: true}}
+		c.try++
+		return nil, &Answer{from, protocol.Stored{Session: r.Session, Fence: r.Fence, Stage: r.Stage, Through: c.stored, Again: true, Try: c.try}}
 	}
 	if !intact {
 		x.counters.Damaged += uint64(len(r.Tokens))
@@ -49,7 +49,6 @@ func (x *Index) Arrived(now kevlard.Instant, from kevlard.NodeID, piece uint64, 
 		x.counters.Gaps++
 		return again()
 	}
-	c.asked = false
 	runs, blocks, ok := x.place(c, len(r.Tokens))
 	if !ok {
 		a := x.dismiss(c)
@@ -120,7 +119,7 @@ func (x *Index) Stored(now kevlard.Instant, piece uint64) *Answer {
 		return nil
 	}
 	c.lease = now.Add(x.cfg.Lease)
-	return &Answer{c.source, protocol.Stored{Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Through: c.stored}}
+	return &Answer{c.source, protocol.Stored{Session: c.key.session, Fence: c.fence, Stage: c.key.stage, Through: c.stored, Try: c.try}}
 }
 
 // commit counts a piece as stored and names the blocks that it filled.

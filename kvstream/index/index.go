@@ -77,7 +77,8 @@ type Index struct {
 	cached   int64           // bytes of the blocks in cache
 	pins     int             // of all blocks
 	gone     []Gone
-	cache    list // blocks that only their names hold, least recently used first
+	freed    map[slotKey]struct{} // since TakeFreed
+	cache    list                 // blocks that only their names hold, least recently used first
 	counters Counters
 }
 
@@ -102,7 +103,7 @@ type copied struct {
 	stored    int             // leading positions that are stored and checked
 	blocks    []*block
 	waiting   []*arrival // on their way into their places, in order
-	asked     bool       // the sender was told to go on from stored; what does not is old
+	try       uint64     // grows each time the sender is told to go on from stored
 	lease     kevlard.Instant
 }
 
@@ -122,7 +123,7 @@ type arrival struct {
 func New(cfg Config) *Index {
 	cfg = cfg.withDefaults()
 	return &Index{
-		cfg: cfg, pools: map[kevlard.StageKey]*pool{}, copies: map[copyKey]*copied{}, pieces: map[uint64]*arrival{},
+		cfg: cfg, pools: map[kevlard.StageKey]*pool{}, copies: map[copyKey]*copied{}, pieces: map[uint64]*arrival{}, freed: map[slotKey]struct{}{},
 		tombs: newTombs(4 * cfg.Copies), due: kevlard.Never,
 	}
 }
@@ -182,10 +183,13 @@ func (x *Index) Offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer
 		x.cut(c, commonPrefix(c.tokens[:c.stored], o.Tokens))
 	}
 	c.salt, c.positions = o.Salt, o.Positions
-	c.fence, c.owner, c.ownerBoot, c.source, c.lease, c.asked = o.Fence, o.Owner, o.OwnerBoot, from, now.Add(x.cfg.Lease), false
+	if c.source != from {
+		c.try = 0
+	}
+	c.fence, c.owner, c.ownerBoot, c.source, c.lease = o.Fence, o.Owner, o.OwnerBoot, from, now.Add(x.cfg.Lease)
 	x.due = min(x.due, c.lease)
 	x.adopt(c, o.Tokens)
-	answer.Through = c.stored
+	answer.Through, answer.Try = c.stored, c.try
 	x.counters.Reused += uint64(c.stored)
 	return answer
 }

@@ -55,7 +55,19 @@ func (b *bench) mustOffer(id kevlard.SessionID, stage kevlard.StageKey, term uin
 func (b *bench) arrive(id kevlard.SessionID, stage kevlard.StageKey, term uint64, tokens []kevlard.Token, from, to int, intact bool) ([]Run, *Answer) {
 	b.piece++
 	r := protocol.Rows{Session: id, Fence: fence(term), Stage: stage, Class: "toy", CellBytes: 8, Pos: from, Tokens: tokens[from:to], Sums: make([]uint64, to-from)}
+	if c := b.x.copies[copyKey{id, stage}]; c != nil {
+		r.Try = c.try // the sender has heard of it
+	}
 	return b.x.Arrived(b.now, "src", b.piece, r, intact)
+}
+
+// underWay delivers a piece that its sender sent before it was told where to go on.
+func (b *bench) underWay(id kevlard.SessionID, stage kevlard.StageKey, term uint64, tokens []kevlard.Token, from, to int) ([]Run, *Answer) {
+	b.piece++
+	return b.x.Arrived(b.now, "src", b.piece, protocol.Rows{
+		Session: id, Fence: fence(term), Stage: stage, Class: "toy", CellBytes: 8, Pos: from, Tokens: tokens[from:to], Sums: make([]uint64, to-from),
+		Try: b.x.copies[copyKey{id, stage}].try - 1,
+	}, true)
 }
 
 // fill offers a copy of tokens and stores all of it that is not there.
@@ -165,10 +177,12 @@ func TestPieces(t *testing.T) {
 		if runs, a := wrong(); runs != nil || a == nil || !a.Message.Again || a.Message.Through != 9 {
 			t.Errorf("%s: runs %v, answer %+v", name, runs, a)
 		}
-		if runs, a := b.arrive("s", stage, 1, ts, 12, 14, true); runs != nil || a != nil {
+		if runs, a := b.underWay("s", stage, 1, ts, 12, 14); runs != nil || a != nil {
 			t.Errorf("%s: what was under way before: runs %v, answer %+v", name, runs, a)
 		}
-		b.x.copies[copyKey{"s", stage}].asked = false
+		if runs, a := b.arrive("s", stage, 1, ts, 12, 14, true); runs != nil || a == nil || !a.Message.Again {
+			t.Errorf("%s: what was sent again is lost too: runs %v, answer %+v", name, runs, a)
+		}
 	}
 	if runs, a := b.arrive("s", stage, 1, ts, 9, 20, true); runs != nil || a == nil || a.Message.Refusal != protocol.RefusedCapacity {
 		t.Errorf("no room: runs %v, answer %+v", runs, a)
@@ -187,7 +201,7 @@ func TestDamagedAgain(t *testing.T) {
 		if _, a := b.arrive("s", stage, 1, count(8), 0, 4, false); a == nil || !a.Message.Again || a.Message.Through != 0 {
 			t.Fatalf("a damaged piece is answered %+v", a)
 		}
-		if _, a := b.arrive("s", stage, 1, count(8), 4, 8, true); a != nil {
+		if _, a := b.underWay("s", stage, 1, count(8), 4, 8); a != nil {
 			t.Fatalf("what was under way is answered %+v", a)
 		}
 	}

@@ -55,6 +55,7 @@ type stream struct {
 	term   uint64
 	next   int // position of the next piece
 	acked  int
+	try    uint64
 }
 
 // model drives an index with everything that a shell and its peers could do, keeps
@@ -149,7 +150,7 @@ func (m *model) offer(t *rapid.T) {
 		if a.Through > len(o.Tokens) {
 			t.Fatalf("through %d of %d tokens", a.Through, len(o.Tokens))
 		}
-		m.streams[key] = &stream{source, o.Fence.Term, a.Through, a.Through}
+		m.streams[key] = &stream{source, o.Fence.Term, a.Through, a.Through, a.Try}
 	}
 }
 
@@ -174,7 +175,7 @@ func (m *model) piece(t *rapid.T) {
 	}
 	pos := st.next
 	n := rapid.IntRange(1, min(10, len(s.log)-pos)).Draw(t, "n")
-	r := protocol.Rows{Session: s.id, Fence: kevlard.Fence{Epoch: 1, Term: st.term}, Stage: stage, Class: modelClass, CellBytes: cellBytes, Pos: pos, Tokens: s.log[pos : pos+n]}
+	r := protocol.Rows{Session: s.id, Fence: kevlard.Fence{Epoch: 1, Term: st.term}, Stage: stage, Class: modelClass, CellBytes: cellBytes, Pos: pos, Tokens: s.log[pos : pos+n], Try: st.try}
 	intact, from := true, st.source
 	fault := rapid.SampledFrom([]string{"", "", "", "", "", "damaged", "gap", "stale", "class", "source"}).Draw(t, "fault")
 	switch fault {
@@ -224,7 +225,7 @@ func (m *model) answer(t *rapid.T, key copyKey, a Answer) {
 	case a.Message.Refusal != "":
 		delete(m.streams, key)
 	case a.Message.Again:
-		st.next, st.acked = a.Message.Through, a.Message.Through
+		st.next, st.acked, st.try = a.Message.Through, a.Message.Through, a.Message.Try
 	case a.Message.Through < st.acked || a.Message.Through > st.next:
 		t.Fatalf("%v: acknowledged %d after %d, sent %d", key, a.Message.Through, st.acked, st.next)
 	default:

@@ -77,7 +77,6 @@ func (x *Index) condemn(b *block) {
 			if o == b {
 				x.abandon(c)
 				x.truncateBlocks(c, i)
-				c.asked = false // where its sender was told to go on is too far now
 				break
 			}
 		}

@@ -59,6 +59,7 @@ func (x *Index) alloc(p *pool) *block {
 		p.slots = append(p.slots, b)
 	}
 	x.used += p.blockBytes
+	delete(x.freed, slotKey{p.stage, b.slot})
 	return b
 }
 
@@ -83,6 +84,7 @@ func (x *Index) free(b *block) {
 	at, _ := slices.BinarySearchFunc(p.free, b.slot, func(f, slot int) int { return cmp.Compare(slot, f) })
 	p.free = slices.Insert(p.free, at, b.slot)
 	x.used -= p.blockBytes
+	x.freed[slotKey{p.stage, b.slot}] = struct{}{}
 	x.settlePool(p)
 }
 

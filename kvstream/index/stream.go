@@ -21,6 +21,7 @@ type Policy struct {
 type Stream struct {
 	To kevlard.NodeID
 
+	try    uint64      // of the standby's last word
 	open   bool        // the offer was answered
 	sent   kevlard.Pos // positions before it were sent
 	acked  kevlard.Pos // positions before it are stored there
@@ -54,8 +55,11 @@ func (s *Stream) Stored(now kevlard.Instant, m protocol.Stored) bool {
 	if m.Refusal != "" {
 		return false
 	}
+	if m.Try < s.try {
+		return true // of before it was asked anew
+	}
 	if !s.open || m.Again {
-		s.open = true
+		s.open, s.try = true, m.Try
 		s.sent, s.acked = m.Through, m.Through
 		s.heard = now
 		s.Computed(now, s.held)
@@ -66,6 +70,9 @@ func (s *Stream) Stored(now kevlard.Instant, m protocol.Stored) bool {
 	}
 	return true
 }
+
+// Try returns what the next rows must carry as theirs.
+func (s *Stream) Try() uint64 { return s.try }
 
 // Next returns the positions to send now; from == to if there are none.
 func (s *Stream) Next(now kevlard.Instant, p Policy) (from, to kevlard.Pos) {

@@ -110,6 +110,7 @@ func TestStreamCatchesUp(t *testing.T) {
 				}
 				link = append(link, protocol.Rows{
 					Session: "s", Fence: fence(1), Stage: stage, Class: "toy", CellBytes: 8, Pos: from, Tokens: log[from:to], Sums: make([]uint64, to-from),
+					Try: s.Try(),
 				})
 				s.Sent(now, to)
 			}
@@ -149,6 +150,11 @@ func TestStreamCatchesUp(t *testing.T) {
 			"arrive": func(t *rapid.T) {
 				if len(link) > 0 {
 					arrive(rapid.IntRange(0, 4).Draw(t, "damaged") > 0)
+				}
+			},
+			"lose": func(t *rapid.T) {
+				if len(link) > 0 && rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+					link = link[1:]
 				}
 			},
 			"store": func(t *rapid.T) {

@@ -25,6 +25,7 @@ type Config struct {
 	Mesh    Mesh
 	API     API
 	Models  Models
+	KV      KV
 	Engine  Engine
 	Control Control
 	Log     Log
@@ -54,8 +55,35 @@ type Ring struct {
 type Mesh struct {
 	Bind     string // host:port, TCP
 	Fabric   string // address for activations, if not the advertised one
-	BulkPort int    // TCP port for bulk transfers
+	BulkPort int    // TCP port for bulk transfers, at the address of Bind
+	// Transport moves KV: TransportAuto, TransportTCP or TransportRDMA.
+	Transport string
+	Plain     bool // no encryption of KV on its way; the same on all nodes
 }
+
+// What moves KV.
+const (
+	TransportAuto = "auto" // the best that both ends have
+	TransportTCP  = "tcp"
+	TransportRDMA = "rdma"
+)
+
+// KV says which copies of sessions' KV are kept, and how they get there.
+type KV struct {
+	BlockTokens     int    // positions of one block
+	RAMBytes        int    // memory for what is kept for others
+	Standbys        int    // copies of the KV of sessions owned here
+	Standby         string // StandbyRAM or StandbyHot: where this node keeps copies
+	ReplicateTokens int    // so many finished positions are sent at once
+	ReplicateMS     int    // a finished position waits no longer, in milliseconds
+	Bandwidth       int    // bytes a second that are sent at most; 0: no cap
+}
+
+// Where copies are kept.
+const (
+	StandbyRAM = "ram"
+	StandbyHot = "hot" // in the engine as well, where it has room
+)
 
 // API is the HTTP side that clients see.
 type API struct {
@@ -80,6 +108,10 @@ type Assign struct {
 
 // Engine says how stages are computed.
 type Engine struct {
+	// Devices are those of the stages of Models.Assign, in their order and from the
+	// beginning again if there are fewer; empty: the CPU. A stage whose device is not
+	// there waits for it.
+	Devices []string
 	Threads int // compute threads of one engine; 0: half of the cores, shared
 	Cells   int // KV positions of one stage, all sessions together; 0: what fits MemoryBytes
 	// MemoryBytes is the KV memory of one stage; 0: 256 MiB.
@@ -98,9 +130,10 @@ func Defaults() Config {
 	return Config{
 		Node:   Node{Role: RoleHost, DataDir: "/var/lib/kevlard"},
 		Ring:   Ring{Name: "default", Bind: "0.0.0.0:7946", Profile: "lan"},
-		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948},
+		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948, Transport: TransportAuto},
 		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256},
 		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
+		KV:     KV{BlockTokens: 32, RAMBytes: 256 << 20, Standbys: 1, Standby: StandbyRAM, ReplicateTokens: 8, ReplicateMS: 50},
 		Log:    Log{Level: "info", Format: "text"},
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -10,8 +11,6 @@ import (
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
-	"github.com/pelletier/go-toml/v2/unstable"
-	"github.com/xrash/smetrics"
 )
 
 // maxFile is the most bytes of a configuration file. A larger one is refused: it
@@ -33,31 +32,6 @@ type Loaded struct {
 	Config   Config
 	Origin   map[string]string // key to "default", "FILE:LINE", "env NAME" or "flag --name"
 	Warnings []Problem
-}
-
-// Problem is something wrong with one key.
-type Problem struct {
-	Key     string
-	Where   string // "FILE:LINE", "env NAME", "flag --name" or empty
-	Text    string
-	Nearest string // the key that was meant, perhaps
-	line    int
-}
-
-// String says it in one line.
-func (p Problem) String() string {
-	var b strings.Builder
-	if p.Where != "" {
-		fmt.Fprintf(&b, "%s: ", p.Where)
-	}
-	if p.Key != "" {
-		fmt.Fprintf(&b, "%s: ", p.Key)
-	}
-	b.WriteString(p.Text)
-	if p.Nearest != "" {
-		fmt.Fprintf(&b, " (did you mean %s?)", p.Nearest)
-	}
-	return b.String()
 }
 
 // Load reads all sources. Where there are problems, it returns all of them, in
@@ -83,13 +57,17 @@ func Load(src Source) (Loaded, []Problem) {
 		if f.check == nil || l.bad[f.Key] {
 			continue
 		}
-		if err := f.check(); err != nil {
+		for _, err := range parts(f.check()) {
 			l.problem(Problem{Key: f.Key, Text: err.Error()})
 		}
 	}
-	if len(l.problems) == 0 {
-		for _, p := range l.out.Config.crossCheck() {
-			l.problem(p)
+	for _, p := range l.out.Config.crossCheck() {
+		if l.cut {
+			break // the keys that are missing may come later in the file
+		}
+		// What follows from a mistake that was named already is none of its own.
+		if !slices.ContainsFunc(append(p.with, p.Key), func(key string) bool { return l.bad[key] }) {
+			l.cross(p)
 		}
 	}
 	slices.SortStableFunc(l.problems, func(a, b Problem) int { return cmp.Compare(a.line, b.line) })
@@ -101,23 +79,30 @@ type loader struct {
 	src      Source
 	fields   []Field
 	lines    map[string]int
-	bad      map[string]bool // keys whose value could not even be read
+	bad      map[string]bool // keys with a problem
+	cut      bool            // the file was read in part only
 	problems []Problem
 	out      Loaded
 }
 
-// problem adds p, and where its key was set if p does not say.
+// problem adds p, and where its key was set if p does not say. Its key is bad from
+// then on.
 func (l *loader) problem(p Problem) {
+	if l.bad == nil {
+		l.bad = map[string]bool{}
+	}
+	l.bad[p.Key] = true
+	l.cross(p)
+}
+
+// cross adds p like problem, but its key may have others.
+func (l *loader) cross(p Problem) {
 	if p.Where == "" && l.out.Origin[p.Key] != "default" {
 		p.Where = l.out.Origin[p.Key]
 	}
 	if p.line == 0 {
 		p.line = l.lines[p.Key]
 	}
-	if l.bad == nil {
-		l.bad = map[string]bool{}
-	}
-	l.bad[p.Key] = true
 	l.problems = append(l.problems, p)
 }
 
@@ -141,21 +126,36 @@ func (l *loader) file() {
 		l.problem(Problem{Where: l.src.File, Text: fmt.Sprintf("%d bytes are too many for a configuration: at most %d", len(l.src.Data), maxFile)})
 		return
 	}
+	data := l.src.Data
 	var tree map[string]any
-	if err := toml.Unmarshal(l.src.Data, &tree); err != nil {
-		p := Problem{Where: l.src.File, Text: "not TOML: " + strings.TrimPrefix(err.Error(), "toml: ")}
-		if d, ok := errors.AsType[*toml.DecodeError](err); ok {
-			p.line, _ = d.Position()
-			p.Where = fmt.Sprintf("%s:%d", l.src.File, p.line)
-			p.Key = strings.Join(d.Key(), ".")
+	if err := toml.Unmarshal(data, &tree); err != nil {
+		// What stands before the mistake is looked at too.
+		if data = data[:l.syntax(err)]; toml.Unmarshal(data, &tree) != nil {
+			return
 		}
-		l.problem(p)
-		return
 	}
-	l.lines = keyLines(l.src.Data)
+	l.lines = keyLines(data)
 	for name, v := range sorted(tree) {
 		l.table(name, v)
 	}
+}
+
+// syntax reports why the file is not TOML, and returns where the line of the mistake
+// begins.
+func (l *loader) syntax(err error) int {
+	l.cut = true
+	p := Problem{Where: l.src.File, Text: "not TOML: " + strings.TrimPrefix(err.Error(), "toml: ")}
+	at := 0
+	if d, ok := errors.AsType[*toml.DecodeError](err); ok {
+		p.line, _ = d.Position()
+		p.Where = fmt.Sprintf("%s:%d", l.src.File, p.line)
+		p.Key = strings.Join(d.Key(), ".")
+		for range p.line - 1 {
+			at += bytes.IndexByte(l.src.Data[at:], '\n') + 1
+		}
+	}
+	l.problem(p)
+	return at
 }
 
 // table takes over one top-level table.
@@ -164,7 +164,11 @@ func (l *loader) table(name string, v any) {
 	known := slices.Contains(openTables, name) ||
 		slices.ContainsFunc(l.fields, func(f Field) bool { return strings.HasPrefix(f.Key, prefix) })
 	entries, isTable := v.(map[string]any)
-	if !known || !isTable {
+	if known && !isTable {
+		l.problem(Problem{Key: name, Where: l.where(name), Text: fmt.Sprintf("%s is given: want a table, [%s]", kindOf(v), name)})
+		return
+	}
+	if !known {
 		l.unknown(name, isTable)
 		return
 	}
@@ -199,11 +203,7 @@ func (l *loader) value(key string, v any) {
 			l.inert(key, where)
 			return
 		}
-		var keys []string
-		for _, f := range l.fields {
-			keys = append(keys, f.Key)
-		}
-		l.problem(Problem{Key: key, Where: where, Text: "unknown key", Nearest: Nearest(key, keys)})
+		l.problem(Problem{Key: key, Where: where, Text: "unknown key", Nearest: l.nearest(key)})
 		return
 	}
 	f := l.fields[i]
@@ -217,68 +217,25 @@ func (l *loader) value(key string, v any) {
 	}
 }
 
+// nearest returns the key that was meant: the same name in another table, or one
+// like it.
+func (l *loader) nearest(key string) string {
+	_, leaf, _ := strings.Cut(key, ".")
+	var keys, same []string
+	for _, f := range l.fields {
+		keys = append(keys, f.Key)
+		if strings.HasSuffix(f.Key, "."+leaf) {
+			same = append(same, f.Key)
+		}
+	}
+	if len(same) == 1 {
+		return same[0]
+	}
+	return Nearest(key, keys)
+}
+
 func (l *loader) where(key string) string {
 	return fmt.Sprintf("%s:%d", l.src.File, l.lines[key])
-}
-
-// keyLines finds the line of each table and key of a valid TOML document.
-func keyLines(data []byte) map[string]int {
-	lines := map[string]int{}
-	var p unstable.Parser
-	p.Reset(data)
-	var table []string
-	for p.NextExpression() {
-		e := p.Expression()
-		var path []string
-		line := 0
-		for it := e.Key(); it.Next(); {
-			if n := it.Node(); line == 0 {
-				line = p.Shape(n.Raw).Start.Line
-			}
-			path = append(path, string(it.Node().Data))
-		}
-		switch e.Kind {
-		case unstable.Table, unstable.ArrayTable:
-			table = path
-		case unstable.KeyValue:
-			path = append(slices.Clone(table), path...)
-		}
-		// A key may open tables on its way; each gets the first line it appears on.
-		for i := range path {
-			name := strings.Join(path[:i+1], ".")
-			if lines[name] == 0 {
-				lines[name] = line
-			}
-		}
-		if e.Kind == unstable.KeyValue && e.Value().Kind == unstable.InlineTable {
-			inlineLines(&p, e.Value(), path, lines)
-		}
-	}
-	return lines
-}
-
-func inlineLines(p *unstable.Parser, table *unstable.Node, path []string, lines map[string]int) {
-	for it := table.Children(); it.Next(); {
-		kv := it.Node()
-		sub := slices.Clone(path)
-		line := 0
-		for k := kv.Key(); k.Next(); {
-			line = p.Shape(k.Node().Raw).Start.Line
-			sub = append(sub, string(k.Node().Data))
-		}
-		lines[strings.Join(sub, ".")] = line
-	}
-}
-
-// Nearest returns the candidate most like name, or "" where none is much like it.
-func Nearest(name string, candidates []string) string {
-	best, score := "", 0.8 // below this, Jaro-Winkler finds likeness in anything
-	for _, c := range candidates {
-		if s := smetrics.JaroWinkler(name, c, 0.7, 4); s > score {
-			best, score = c, s
-		}
-	}
-	return best
 }
 
 // sorted ranges over a map in the order of its keys.

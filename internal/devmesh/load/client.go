@@ -40,14 +40,15 @@ type Piece struct {
 
 // Result is what a client saw of one request.
 type Result struct {
-	Session string // from X-Kevlard-Session
-	Sent    time.Time
-	Ended   time.Time
-	Pieces  []Piece
-	Finish  string // stop, length; "" when the stream ended otherwise
-	Tokens  int    // usage.completion_tokens; 0 when the stream ended otherwise
-	Done    bool   // [DONE] was seen
-	Err     error  // *APIError, or what broke the stream
+	Session      string // from X-Kevlard-Session
+	Sent         time.Time
+	Ended        time.Time
+	Pieces       []Piece
+	Finish       string // stop, length; "" when the stream ended otherwise
+	Tokens       int    // usage.completion_tokens; 0 when the stream ended otherwise
+	PromptTokens int    // usage.prompt_tokens; likewise
+	Done         bool   // [DONE] was seen
+	Err          error  // *APIError, or what broke the stream
 }
 
 // APIError is an error in OpenAI's envelope, before or within a stream.
@@ -140,6 +141,7 @@ type chunk struct {
 		Finish   *string `json:"finish_reason"`
 	} `json:"choices"`
 	Usage *struct {
+		PromptTokens     int `json:"prompt_tokens"`
 		CompletionTokens int `json:"completion_tokens"`
 	} `json:"usage"`
 	Error *wireError `json:"error"`
@@ -227,7 +229,7 @@ func (c *Client) stream(ctx context.Context, r Request, res *Result, each func(s
 
 func (res *Result) take(ev chunk, each func(string, Piece)) {
 	if ev.Usage != nil {
-		res.Tokens = ev.Usage.CompletionTokens
+		res.Tokens, res.PromptTokens = ev.Usage.CompletionTokens, ev.Usage.PromptTokens
 	}
 	for _, choice := range ev.Choices {
 		if choice.Finish != nil {

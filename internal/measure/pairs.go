@@ -1,0 +1,31 @@
+package measure
+
+// Pair is one quantity with the thing under test on and off, measured one right
+// after the other.
+type Pair struct{ On, Off float64 }
+
+// OnFirst reports whether pair i, from 0, measures "on" before "off". The order is
+// off on, on off, off on, ...: a machine that slowly gets faster or slower favours
+// neither.
+func OnFirst(i int) bool { return i%2 == 1 }
+
+// Cost returns by how many percent "on" is more than "off", as the mean over the
+// pairs with its 95 % interval.
+func Cost(pairs []Pair) Interval {
+	each := make([]float64, len(pairs))
+	for i, p := range pairs {
+		each[i] = Percent(p.On, p.Off)
+	}
+	return Mean95(each)
+}
+
+// PerUnit returns how much "on" is more than "off" for each unit of work, such as
+// seconds of processor for each gigabyte: the differences of the pairs over the mean
+// work of a pair. The interval is that of the differences: all pairs do the same work.
+func PerUnit(pairs []Pair, work float64) Interval {
+	each := make([]float64, len(pairs))
+	for i, p := range pairs {
+		each[i] = Ratio((p.On-p.Off)*float64(len(pairs)), work)
+	}
+	return Mean95(each)
+}

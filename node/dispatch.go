@@ -244,8 +244,10 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	}
 	a := scheduler.Route(ask)
 	if a.Route == nil { // blame yields to need, reachability does not
-		ask.Usable = m.usable
 		ask.AvoidEdge = func(kevlard.NodeID, kevlard.NodeID) bool { return false }
+		ask.Usable = func(n kevlard.NodeID) bool { return m.usable(n) && room(n) }
+		m.waiting[s.ID()] = scheduler.Route(ask).Route == nil
+		ask.Usable = m.usable
 		forced := scheduler.Route(ask)
 		if forced.Route == nil {
 			return s.NoRoute(now, forced.Missing, out)
@@ -263,10 +265,11 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), m.sources(s, a.Route), out)
 }
 
-// recoveringWait reports whether a session that is under way waits for a route.
+// recoveringWait reports whether a session that is under way waits for a route that
+// others could take from it.
 func (m *Machine) recoveringWait(model kevlard.Digest) bool {
-	for id := range m.waiting {
-		if s := m.sessions[id]; s != nil && s.Recovering() && s.Model() == model {
+	for id, short := range m.waiting {
+		if s := m.sessions[id]; short && s != nil && s.Recovering() && s.Model() == model {
 			return true
 		}
 	}

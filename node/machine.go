@@ -44,7 +44,7 @@ type Machine struct {
 	view     topology.View
 	sessions map[kevlard.SessionID]*session.Machine
 	timers   timers
-	waiting  map[kevlard.SessionID]bool // sessions in Routing
+	waiting  map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
 	stages   []*stage.Machine           // sorted by key
 	peers    map[kevlard.NodeID]*peer
 	pingAt   kevlard.Instant
@@ -225,7 +225,9 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 		return out
 	}
 	if s.State() == session.Routing {
-		m.waiting[id] = true
+		if _, known := m.waiting[id]; !known {
+			m.waiting[id] = true
+		}
 	} else {
 		delete(m.waiting, id)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -238,6 +239,42 @@ func TestTimersAgainstMap(t *testing.T) {
 			if ts.next() != least {
 				t.Fatalf("next %d, want %d", ts.next(), least)
 			}
+		}
+	})
+}
+
+// TestBlameIsNotWantOfRoom: a session that recovers keeps newcomers back while it
+// waits for room, not while it only shuns the nodes that there are.
+func TestBlameIsNotWantOfRoom(t *testing.T) {
+	newcomer := func(r *rig) []kevlard.NodeID {
+		r.step(Submit{Session: "new", Request: Request{Model: model.ID, Prompt: []kevlard.Token{1}, MaxTokens: 2}})
+		to, _ := prepares(r.out, "new")
+		return to
+	}
+	t.Run("blame", func(t *testing.T) {
+		r := newRig(t, nil, "n1:0-2")
+		r.submit("old", 1, 2, 3)
+		r.accept()
+		r.step(PeerDown{Node: "n1", Cause: "reset"})
+		r.step(PeerUp{Node: "n1", Boot: "n1.1"})
+		if to, _ := prepares(r.out, "old"); len(to) != 0 {
+			t.Fatalf("old goes back to %v at once", to)
+		}
+		if to := newcomer(r); len(to) != 1 {
+			t.Errorf("new is prepared at %v, want n1", to)
+		}
+	})
+	t.Run("no room", func(t *testing.T) {
+		r := newRig(t, nil, "n1:0-2", "n2:0-2")
+		r.say("n1", protocol.Ping{Seq: 1, Free: 10})
+		r.submit("old", 1, 2, 3)
+		if to, _ := prepares(r.out, "old"); !slices.Equal(to, []kevlard.NodeID{"n2"}) {
+			t.Fatalf("old is prepared at %v, want n2", to)
+		}
+		r.accept()
+		r.step(PeerDown{Node: "n2", Cause: "reset"})
+		if to := newcomer(r); len(to) != 0 {
+			t.Errorf("new is prepared at %v, and old waits for that room", to)
 		}
 	})
 }

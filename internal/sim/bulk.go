@@ -165,6 +165,7 @@ func (h *host) receiveRows(l *lane, f *flight) {
 	}
 	r.header = w.wireRows(r)
 	intact := slices.Equal(sums(r.body, len(r.header.Tokens)), r.header.Sums)
+	w.lastRows = w.now
 	h.pieceID++
 	h.pieces[h.pieceID] = &piece{rows: r}
 	h.deliver(h.life, node.RowsArrived{From: l.from.id, Piece: h.pieceID, Rows: r.header, Intact: intact})

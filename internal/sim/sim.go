@@ -49,6 +49,9 @@ func Run(s Scenario, o Options) (r Result) {
 	w.heal()
 	w.run(w.now.Add(endWithin), w.judge.idle)
 	w.run(w.now.Add(quietFor), nil)
+	for w.now.Sub(w.lastRows) < quietFor { // what a link held for long renews leases too
+		w.run(w.lastRows.Add(quietFor), nil)
+	}
 	w.judge.ended()
 	return w.result()
 }

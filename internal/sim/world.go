@@ -31,6 +31,8 @@ type world struct {
 	pairs map[[2]int]*pair
 	news  uint64 // version of the ring's truth
 
+	lastRows kevlard.Instant // when KV last arrived somewhere
+
 	judge  *judge
 	trace  io.Writer // nil: none
 	digest uint64

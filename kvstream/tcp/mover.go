@@ -245,7 +245,14 @@ func (m *Mover) take(n int) time.Duration {
 	return m.bucket.take(kevlard.Instant(time.Since(m.began)), n)
 }
 
-func (m *Mover) chunk() int { return m.bucket.chunk() }
+// chunk is the most bytes of a piece in one write. Without a cap and without a second look at
+// the bytes nothing is gained by more than one.
+func (m *Mover) chunk() int {
+	if m.cfg.Bandwidth == 0 && m.cfg.transport() == transportUnsummed {
+		return mover.MaxBody
+	}
+	return m.bucket.chunk()
+}
 
 // lost counts a broken connection and tells the handler.
 func (m *Mover) lost(c *outgoing) {

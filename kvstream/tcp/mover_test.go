@@ -38,7 +38,7 @@ func newTestNet(t *testing.T, plain bool) *testNet {
 // config is that of a node which knows the network.
 func (n *testNet) config(node kevlard.NodeID, h mover.Handler) Config {
 	return Config{
-		Self: node, Listen: "127.0.0.1:0", Plain: n.plain, Key: newKey(n.t), Handler: h, Stall: 2 * time.Second,
+		Self: node, Listen: "127.0.0.1:0", Plain: n.plain, Key: newKey(n.t), Handler: h, Stall: 20 * time.Second,
 		Resolve: func(to kevlard.NodeID) (Peer, bool) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -119,9 +119,12 @@ func eachMode(t *testing.T, f func(t *testing.T, net *testNet)) {
 func TestConformance(t *testing.T) {
 	for name, tune := range modes() {
 		t.Run(name, func(t *testing.T) {
-			movertest.Run(t, func(t *testing.T) movertest.Network {
+			movertest.Run(t, func(t *testing.T, stall time.Duration) movertest.Network {
 				net := newTestNet(t, false)
-				net.tune = tune
+				net.tune = func(c *Config) {
+					tune(c)
+					c.Stall = stall
+				}
 				return movertest.Network{
 					Start:  func(node kevlard.NodeID, h mover.Handler) mover.Mover { return net.start(node, h) },
 					Cut:    func(node kevlard.NodeID) { net.proxy(node).cut() },

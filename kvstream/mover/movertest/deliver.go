@@ -48,7 +48,7 @@ func testOrder(t *testing.T, net Network) {
 	to := net.Start("b", b)
 	var all sync.WaitGroup
 	for lane := range mover.Lane(lanes) {
-		all.Go(func() { stream(t, from, "b", lane, pieces, 300_000) })
+		all.Go(func() { stream(t, from, "b", lane, pieces, 150_000) })
 	}
 	all.Wait()
 	until(t, "all pieces arrive", func() bool { return b.account().received == lanes*pieces })

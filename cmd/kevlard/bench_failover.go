@@ -41,7 +41,7 @@ func (sh shell) benchFailoverCommand() *cli.Command {
 			&cli.IntFlag{Name: "nodes", Value: 8, Usage: "`N` hosts"},
 			&cli.IntFlag{Name: "stages", Value: 4, Usage: "`S` stages per pipeline"},
 			&cli.IntFlag{Name: "standbys", Value: 1, Usage: "`R` standby copies of each session's KV"},
-			&cli.Float64Flag{Name: "rps", Value: 2, Usage: "`R` new streams per second"},
+			&cli.Float64Flag{Name: "rps", Value: 1.5, Usage: "`R` new streams per second"},
 			&cli.IntFlag{Name: "faults", Value: 60, Usage: "`F` faults, each of which hits at least one stream"},
 			&cli.IntFlag{Name: "compare-faults", Value: 6, Usage: "`F` faults of the comparison with the fail-stop system; 0 leaves it out"},
 			&cli.IntFlag{Name: "tokens", Value: 200, Usage: "`T` tokens of each stream, at most"},

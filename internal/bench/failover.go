@@ -73,13 +73,8 @@ func (f Failover) failstop(ctx context.Context, r *FailoverReport, requests []lo
 			err = errors.Join(err, ring.Close())
 		}
 	}()
-	opt := f.Mesh
-	opt.Nodes, opt.Gateways, opt.Standbys, opt.GatewayStandbys = f.Mesh.Stages, 1, 0, []int{0}
-	for i := range f.Mesh.Nodes / f.Mesh.Stages {
-		if opt.GroupBase > 0 {
-			opt.GroupBase = f.Mesh.GroupBase + i*(opt.Nodes+opt.Gateways)
-		}
-		ring, err := f.Start(ctx, opt)
+	for _, o := range ringOptions(f.Mesh) {
+		ring, err := f.Start(ctx, o)
 		if err != nil {
 			return err
 		}
@@ -103,6 +98,23 @@ func (f Failover) failstop(ctx context.Context, r *FailoverReport, requests []lo
 	r.Failstop = &out
 	r.Ratio = ratios(r.Kevlard, out)
 	return nil
+}
+
+// ringOptions returns what to start for the fail-stop system: a ring for each
+// pipeline. No two of their nodes share an address or a group, by which a fault may
+// choose its victim.
+func ringOptions(mesh devmesh.Options) []devmesh.Options {
+	var out []devmesh.Options
+	for i := range mesh.Nodes / mesh.Stages {
+		o := mesh
+		o.Nodes, o.Gateways, o.Standbys, o.GatewayStandbys = mesh.Stages, 1, 0, []int{0}
+		o.SkipAddresses = i * (o.Nodes + o.Gateways)
+		if o.GroupBase > 0 {
+			o.GroupBase += o.SkipAddresses
+		}
+		out = append(out, o)
+	}
+	return out
 }
 
 // trial breaks hosts of one kevlard mesh under load. It is a side of the comparison.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/internal/devmesh"
 	"github.com/kevlard/kevlard/internal/devmesh/load"
 	"github.com/kevlard/kevlard/internal/measure"
 	"github.com/kevlard/kevlard/model"
@@ -204,6 +205,25 @@ func TestFollow(t *testing.T) {
 	}
 	if _, err := follow(t.Context(), &fakeSide{limit: 1}, plan, make([]load.Request, 3)); err == nil {
 		t.Error("a fault that failed passed")
+	}
+}
+
+// TestRingsShareNothing wants each node of the fail-stop rings told apart from all
+// others by its address and its group.
+func TestRingsShareNothing(t *testing.T) {
+	rings := ringOptions(devmesh.Options{Nodes: 6, Stages: 2, Gateways: 1, Standbys: 1, GroupBase: 100})
+	next, group := 0, 100
+	for i, o := range rings {
+		if o.Nodes != 2 || o.Stages != 2 || o.Gateways != 1 || o.Standbys != 0 || !slices.Equal(o.GatewayStandbys, []int{0}) {
+			t.Errorf("ring %d: %+v", i, o)
+		}
+		if o.SkipAddresses != next || o.GroupBase != group {
+			t.Errorf("ring %d begins at address %d, group %d; want %d, %d", i, o.SkipAddresses, o.GroupBase, next, group)
+		}
+		next, group = next+o.Nodes+o.Gateways, group+o.Nodes+o.Gateways
+	}
+	if len(rings) != 3 {
+		t.Errorf("%d rings, want 3", len(rings))
 	}
 }
 

@@ -31,6 +31,9 @@ type Options struct {
 	// GatewayStandbys is what each gateway has as [kv] standbys instead, 0 for none:
 	// the owner of a session decides how many copies of it are kept.
 	GatewayStandbys []int
+	// SkipAddresses is how many addresses from 127.0.0.11 on are left out, for several
+	// meshes of which each node shall have an address of its own.
+	SkipAddresses int
 	// GroupBase, when above 0, runs node i of All in the group GroupBase+i, so that a
 	// firewall can tell the packets of one daemon from those of another. Root only.
 	GroupBase int
@@ -74,6 +77,7 @@ func (o Options) validate() error {
 	bad(o.Exe != "", "no kevlard binary given")
 	bad(o.Nodes >= 1, "--nodes %d: want at least 1", o.Nodes)
 	bad(o.Gateways >= 0, "--gateways %d: want 0 or more", o.Gateways)
+	bad(o.SkipAddresses >= 0 && o.SkipAddresses+o.Nodes+o.Gateways <= maxNodes, "%d addresses skipped: want at least 0, and at most %d with all nodes", o.SkipAddresses, maxNodes)
 	bad(o.Nodes+o.Gateways <= maxNodes, "--nodes %d and --gateways %d: want at most %d together", o.Nodes, o.Gateways, maxNodes)
 	bad(o.Stages >= 1 && o.Stages <= max(o.Nodes, 1), "--stages %d: want 1 to %d (--nodes)", o.Stages, o.Nodes)
 	bad(o.BasePort >= 1024 && o.BasePort+3 <= 65535, "--base-port %d: want 1024 to 65532", o.BasePort)
@@ -132,7 +136,7 @@ func plan(o Options, dir string, layers int) ([]spec, error) {
 		s := spec{
 			name: fmt.Sprintf("node-%d", i+1),
 			role: "host",
-			ip:   fmt.Sprintf("127.0.0.%d", 11+i),
+			ip:   fmt.Sprintf("127.0.0.%d", 11+o.SkipAddresses+i),
 			base: o.BasePort,
 		}
 		if i < o.Nodes {

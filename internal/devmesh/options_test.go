@@ -114,7 +114,15 @@ func TestPlanGivesGatewaysTheirStandbysAndNodesTheirGroups(t *testing.T) {
 			t.Errorf("%s has standbys %v, group %d; want %v, %d", specs[i].name, got, specs[i].group, want, 500+i)
 		}
 	}
-	o.GatewayStandbys = make([]int, 4)
+	o.SkipAddresses = 5
+	if specs, err = plan(o, "/d", 8); err != nil || specs[0].ip != "127.0.0.16" || specs[3].ip != "127.0.0.19" {
+		t.Errorf("with 5 addresses left out: %+v, %v", specs, err)
+	}
+	o.SkipAddresses = 237
+	if err := o.validate(); err == nil || !strings.Contains(err.Error(), "237 addresses skipped: want at least 0, and at most 240 with all nodes") {
+		t.Errorf("more addresses than there are: %v", err)
+	}
+	o.SkipAddresses, o.GatewayStandbys = 0, make([]int, 4)
 	if err := o.validate(); err == nil || !strings.Contains(err.Error(), "standbys of 4 gateways given: want at most 3") {
 		t.Errorf("more standbys than gateways: %v", err)
 	}

@@ -47,6 +47,7 @@ func TestSessionsGoOnFromCopies(t *testing.T) {
 	requests := storyRequests(m, streams, 900)
 	want := m.unbroken(t, requests)
 	const loaded = `kevlard_kv_positions_total{kind="loaded"}`
+	eventually(t, readyWithin, func() error { return m.idle(t.Context()) }) // what is listed next is of the storm
 	s := m.storm(t.Context(), requests)
 	var victim *devmesh.Node
 	var through []string

@@ -145,12 +145,20 @@ func holdingsOf(ctx context.Context, n *devmesh.Node) (holdings, error) {
 	var h holdings
 	c := load.NewClient(n.APIURL())
 	defer c.CloseIdle()
-	for name, to := range map[string]*float64{"go_goroutines": &h.goroutines, "process_open_fds": &h.files, "kevlard_kv_bytes": &h.kv} {
+	for name, to := range map[string]*float64{"go_goroutines": &h.goroutines, "process_open_fds": &h.files} {
 		v, err := c.Metric(ctx, name)
 		if err != nil {
 			return h, fmt.Errorf("%s: %w", n.Name(), err)
 		}
 		*to = v
+	}
+	// Spare block memory is what the most that was held at once has left.
+	for _, kind := range []string{`kind="standby",tier="ram"`, `kind="prefix",tier="ram"`, `kind="buffer",tier="ram"`, `kind="session",tier="engine"`} {
+		v, err := c.Metric(ctx, "kevlard_kv_bytes{"+kind+"}")
+		if err != nil {
+			return h, fmt.Errorf("%s: %w", n.Name(), err)
+		}
+		h.kv += v
 	}
 	pids, err := n.EnginePIDs(ctx)
 	if err != nil {

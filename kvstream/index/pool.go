@@ -136,7 +136,7 @@ func (x *Index) unpin(b *block) {
 func (x *Index) settle(b *block) {
 	switch {
 	case !b.idle():
-	case b.named() && b.pool.names[b.name] == b && x.used <= x.cfg.Bytes:
+	case b.named() && b.pool.names[b.name] == b && !b.private && x.used <= x.cfg.Bytes:
 		x.cache.push(b)
 		x.cached += b.pool.blockBytes
 	default:

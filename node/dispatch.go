@@ -162,6 +162,7 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		case EngineReady:
 			if s.Key() == ev.Stage {
 				out = m.fromStage(now, i, s.EngineReady(now, ev.Run, ev.Class, ev.Cells, ev.CellBytes, nil), out)
+				m.tellAll(now)
 			}
 		case EngineLoading:
 			if s.Key() == ev.Stage {

@@ -129,6 +129,15 @@ func (m *Machine) sendFailed(now kevlard.Instant, ev SendFailed, out []Effect) [
 	}
 }
 
+// tellAll pings every peer at once: they hold this node's room to be what it was
+// while its engine loaded, and would send nobody here until the next idle ping.
+func (m *Machine) tellAll(now kevlard.Instant) {
+	for _, p := range m.peers {
+		p.pingNext = now
+	}
+	m.pingAt = now
+}
+
 // heard notes a sign of life.
 func (m *Machine) heard(now kevlard.Instant, n kevlard.NodeID) {
 	if p := m.peers[n]; p != nil {

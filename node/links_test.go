@@ -276,3 +276,15 @@ func TestFullQueueBlamesNobody(t *testing.T) {
 		t.Errorf("of no session: %+v", r.out)
 	}
 }
+
+// TestReadyEngineIsToldAtOnce: a host that came back has room as soon as its engine is
+// ready, and not when the next idle ping says so.
+func TestReadyEngineIsToldAtOnce(t *testing.T) {
+	r := newRig(t, []kevlard.Layers{{Lo: 0, Hi: 1}}, "n1")
+	r.step(EngineExited{Stage: r.m.stages[0].Key(), Run: 1, Reason: "killed"})
+	r.sleep(150*time.Millisecond, "n1")
+	r.step(EngineReady{Stage: r.m.stages[0].Key(), Run: 2, Class: "c", Cells: 1024, Width: 8})
+	if p := sent[protocol.Ping](r.out)["n1"]; len(p) != 1 || p[0].Free != 1024 {
+		t.Errorf("pings %+v, want one that says 1024 are free", p)
+	}
+}

@@ -67,6 +67,11 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	if p.up && p.boot != ev.Boot { // the old life ended unseen
 		out = m.peerDown(now, ev.Node, "reset", out)
 	}
+	if p.boot != ev.Boot { // what it is blamed for, another life did
+		for _, s := range m.sessions {
+			s.Pardon(ev.Node)
+		}
+	}
 	*p = peer{boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
 	for i, s := range m.stages {
 		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, false, nil), out)

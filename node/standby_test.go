@@ -42,12 +42,11 @@ func TestStandbyGoesOn(t *testing.T) {
 	if f := effectsOf[SendFrame](r.out); len(f) != 1 || f[0].Frame.Items[0].Pos != 3 {
 		t.Fatalf("goes on with %+v, want position 3", f)
 	}
-	// Back again, and no longer blamed, it becomes the standby of its old part.
+	// Back again, it becomes the standby of its old part.
 	r.say("n4", protocol.Step{Session: "s", Fence: last.Fence, Next: 4, Sampled: true, Token: 8, Marks: []int{3, 0}})
 	r.node("n2").Boot = "n2.2"
-	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
 	r.see()
-	r.out = r.sleep(4*time.Second, "n1", "n2", "n3", "n4")
+	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
 	if m := sent[protocol.Replicate](r.out)["n4"]; len(m) != 1 || m[0].Standby != "n2" || m[0].Lo != 1 {
 		t.Errorf("sent %+v to n4, want n2 as its standby", m)
 	}
@@ -138,5 +137,24 @@ func TestKeeperSendsItsCopy(t *testing.T) {
 	r.step(StoredSent{ID: x[0].ID, N: 3})
 	if kv := r.m.Snapshot(r.now).KV; kv.Pins != 0 {
 		t.Errorf("%d pins are left", kv.Pins)
+	}
+}
+
+// TestRestartedHostIsNotBlamed: the sibling of a host that died, was started again and
+// now dies itself has no other host than that one to go to.
+func TestRestartedHostIsNotBlamed(t *testing.T) {
+	r := streaming(t)
+	r.say("n2", protocol.Step{Session: "s", Fence: kevlard.Fence{Epoch: 1, Term: 1}, Next: 3, Sampled: true, Token: 7, Marks: []int{3, 3}})
+	r.step(PeerDown{Node: "n2", Cause: "reset"})
+	_, last := prepares(r.out, "s")
+	for i, n := range []kevlard.NodeID{"n1", "n4"} {
+		r.say(n, protocol.Prepared{Session: "s", Fence: last.Fence, Lo: i, Have: 3})
+	}
+	r.node("n2").Boot = "n2.2"
+	r.see()
+	r.step(PeerUp{Node: "n2", Boot: "n2.2"})
+	r.step(PeerDown{Node: "n4", Cause: "reset"})
+	if to, _ := prepares(r.out, "s"); !slices.Equal(to, []kevlard.NodeID{"n1", "n2"}) {
+		t.Errorf("prepared %v at once, want n1 and the restarted n2", to)
 	}
 }

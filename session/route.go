@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -63,6 +64,13 @@ func (m *Machine) Class() string {
 
 // RouteClass returns the numerics class of the route in use or used last.
 func (m *Machine) RouteClass() string { return m.class }
+
+// Pardon forgets what a node was blamed for: it has started anew.
+func (m *Machine) Pardon(n kevlard.NodeID) {
+	delete(m.avoid.nodes, n)
+	delete(m.unfit, n)
+	maps.DeleteFunc(m.avoid.edges, func(e edge, _ kevlard.Instant) bool { return e.from == n || e.to == n })
+}
 
 // Previous returns the route used last, for a chooser that prefers to stay.
 func (m *Machine) Previous() kevlard.Route {

@@ -204,11 +204,12 @@ func (m *Machine) hop(n kevlard.NodeID, lo int) int {
 // reroute leaves the present route. node, if given, is not chosen again for the
 // time of avoid while there is another.
 func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID, avoid time.Duration, out []Effect) []Effect {
+	again := node != "" && m.Avoids(now, node) // it was blamed already, and chosen for want of others
 	if node != "" {
 		m.avoid.node(node, now.Add(avoid))
 	}
 	running := m.state == Prefill || m.state == Decode
-	recovering := m.state == Preparing && m.pending != nil
+	recovering := m.state == Preparing && m.pending != nil && !again
 	if running && m.pending == nil {
 		m.pending = &kevlard.Failover{AtToken: m.Generated(), Cause: cause, Node: node, Detect: now.Sub(m.lastToken)}
 		m.evidence = now

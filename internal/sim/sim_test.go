@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 500, "how many seeds TestSeeds plays")
+	seeds = flag.Int("seeds", 200, "how many seeds TestSeeds plays")
 	first = flag.Uint64("first", 1, "the first of them")
 	seed  = flag.Uint64("seed", 0, "play only this seed")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
@@ -47,6 +47,9 @@ func TestSeeds(t *testing.T) {
 	if *seeds >= 100 && (total.Failovers == 0 || total.Stale == 0 || total.Finished == 0 || total.Cancelled == 0 || total.Failed == 0) {
 		t.Errorf("the seeds meet too little to prove anything: %+v", total)
 	}
+	if *seeds >= 100 && (2*total.WentOn < total.Copied || total.WentOn == 0 || total.Again == 0 || total.Refused == 0) {
+		t.Errorf("copies are hardly used: %d of %d restarts went on from one", total.WentOn, total.Copied)
+	}
 }
 
 func mean(sum, n int) float64 { return float64(sum) / float64(max(1, n)) }
@@ -56,7 +59,7 @@ func TestStorms(t *testing.T) {
 	if *seed != 0 {
 		t.Skip("-seed plays one seed of TestSeeds")
 	}
-	t.Logf("%+v", play(t, *first, max(1, *seeds/20), sim.Storm))
+	t.Logf("%+v", play(t, *first, max(25, *seeds/20), sim.Storm))
 }
 
 // play runs n seeds on two threads and adds up what they did.

@@ -53,6 +53,9 @@ type ring struct {
 
 func newRing(t *testing.T) *ring {
 	r := &ring{t: t, step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
+	// The data directories are removed by a cleanup of the first TempDir; those
+	// run last to first, so it must be made before the one that stops the daemons.
+	t.TempDir()
 	t.Cleanup(r.stopAll)
 	return r
 }

@@ -25,11 +25,12 @@ type sender struct {
 	post    func(node.Event) bool
 	sent    func(bytes int)
 	reject  func(reason string, from kevlard.NodeID, detail string)
-	wake    chan struct{} // capacity 1: there are new lines
+	ctx     context.Context // of the goroutines of lines, ended by cancel
+	cancel  context.CancelFunc
+	emptied sync.WaitGroup // the goroutines of lines
 
 	mu      sync.Mutex
-	lines   map[lineID][]outgoing // those that a goroutine of run works on, or will
-	started []lineID              // those that have none yet
+	lines   map[lineID][]outgoing // each has a goroutine
 	waiting map[kevlard.NodeID]int64
 	ended   bool
 }
@@ -49,9 +50,10 @@ type outgoing struct {
 }
 
 func newSender(store *kvstream.Store, codec *protocol.Codec, post func(node.Event) bool, reject func(string, kevlard.NodeID, string)) *sender {
+	ctx, cancel := context.WithCancel(context.Background())
 	return &sender{
 		store: store, codec: codec, buffers: kvstream.NewPool(maxLeavingBytes), post: post, reject: reject,
-		wake: make(chan struct{}, 1), lines: map[lineID][]outgoing{}, waiting: map[kevlard.NodeID]int64{},
+		ctx: ctx, cancel: cancel, lines: map[lineID][]outgoing{}, waiting: map[kevlard.NodeID]int64{},
 	}
 }
 
@@ -100,11 +102,7 @@ func (s *sender) send(o outgoing) {
 	if works {
 		return
 	}
-	s.started = append(s.started, id)
-	select {
-	case s.wake <- struct{}{}:
-	default: // run has not yet looked
-	}
+	s.emptied.Go(func() { s.empty(id) })
 }
 
 func (s *sender) free(o outgoing) {
@@ -113,35 +111,18 @@ func (s *sender) free(o outgoing) {
 	}
 }
 
-// run gives each line that has rows a goroutine, until ctx ends.
+// run waits for the end of ctx, and then until nothing is sent any more.
 func (s *sender) run(ctx context.Context) {
-	var lines sync.WaitGroup
-	for ctx.Err() == nil {
-		select {
-		case <-ctx.Done():
-		case <-s.wake:
-		}
-		s.mu.Lock()
-		started := s.started
-		s.started = nil
-		s.mu.Unlock()
-		for _, id := range started {
-			lines.Go(func() { s.empty(ctx, id) })
-		}
-	}
-	lines.Wait()
+	<-ctx.Done()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	for _, id := range s.started { // queued since
-		for _, o := range s.lines[id] {
-			s.free(o)
-		}
-	}
+	s.ended = true // no line begins from now on
+	s.mu.Unlock()
+	s.cancel()
+	s.emptied.Wait()
 }
 
 // empty sends the rows of a line until there are none.
-func (s *sender) empty(ctx context.Context, id lineID) {
+func (s *sender) empty(id lineID) {
 	for {
 		s.mu.Lock()
 		line := s.lines[id]
@@ -160,7 +141,7 @@ func (s *sender) empty(ctx context.Context, id lineID) {
 			o.rows, o.body, err = s.gather(*o.from)
 		}
 		if err == nil {
-			err = s.transmit(ctx, o)
+			err = s.transmit(s.ctx, o)
 		}
 		s.free(o)
 		s.mu.Lock()

@@ -1,6 +1,7 @@
 package stage
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -246,12 +247,30 @@ func (m *Machine) standbyLost(s *slot, cause string, out []Effect) []Effect {
 // none before the last prepare is answered.
 func (s *slot) mayReplicate() bool { return s.export == nil && !s.unanswered() }
 
+// replicateDue sends what is due. When rows of one session have waited for long enough,
+// those of the others go too: a burst of pieces wakes each process on their way once,
+// and wakes are most of what a small piece costs. It keeps the sessions in step.
+func (m *Machine) replicateDue(now kevlard.Instant, out []Effect) []Effect {
+	policy := m.policy()
+	all := m.sorted()
+	if slices.ContainsFunc(all, func(s *slot) bool { return s.mayReplicate() && s.standby.Due(now, policy) }) {
+		policy.Delay = 0
+	}
+	for _, s := range all {
+		out = m.replicateBy(now, s, policy, out)
+	}
+	return out
+}
+
 // replicate sends the rows that are due to the session's standby.
 func (m *Machine) replicate(now kevlard.Instant, s *slot, out []Effect) []Effect {
+	return m.replicateBy(now, s, m.policy(), out)
+}
+
+func (m *Machine) replicateBy(now kevlard.Instant, s *slot, policy index.Policy, out []Effect) []Effect {
 	if s.standby.To == "" || s.closed || m.state != topology.Ready || m.slots[s.id] != s {
 		return out
 	}
-	policy := m.policy()
 	if s.standby.Overdue(now, policy) {
 		return m.standbyLost(s, "slow", out)
 	}

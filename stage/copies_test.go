@@ -110,6 +110,36 @@ func TestPrepareWaitsForTheRead(t *testing.T) {
 	}
 }
 
+// TestRowsGoTogether: when the rows of one session have waited for long enough, those of
+// the others go with them, and all begin to wait anew.
+func TestRowsGoTogether(t *testing.T) {
+	b := newBench(t, false, Limits{})
+	delay := b.m.cfg.Timing.Replicate
+	for _, id := range []kevlard.SessionID{"a", "b"} {
+		b.withStandby(id, 2)
+		b.send(item(id, 1, 0, 2, true, true))
+		b.finish(b.running())
+		b.pass(delay / 2)
+	}
+	b.out = b.m.Wake(b.now, 0, nil)
+	x := only[Export](b)
+	if len(x) != 2 || x[0].Rows.Session != "a" || x[1].Rows.Session != "b" {
+		t.Fatalf("exports %+v, want those of both", x)
+	}
+	for i, id := range []kevlard.SessionID{"a", "b"} {
+		b.out = b.m.Exported(b.now, 1, x[i].ID, "", nil)
+		b.stored(id, 2)
+	}
+	b.send(item("b", 1, 2, 1, false, true))
+	b.finish(b.running())
+	if len(only[Export](b)) != 0 {
+		t.Errorf("one position is sent at once: %+v", b.out)
+	}
+	if at := b.m.Deadline(); at != b.now.Add(delay) {
+		t.Errorf("the next are due in %v, want %v", at.Sub(b.now), delay)
+	}
+}
+
 // TestWorkWaitsForTheRead: all that waits may be work on cells that are being read,
 // and what comes after it must not overtake.
 func TestWorkWaitsForTheRead(t *testing.T) {
@@ -297,7 +327,7 @@ func TestStandbyIsGivenUp(t *testing.T) {
 // TestHistoryFollows: a standby that is named late gets all that was computed, in
 // pieces of the policy's size, never more on the way than its window.
 func TestHistoryFollows(t *testing.T) {
-	b := newBench(t, false, Limits{PieceBytes: 10 * cellBytes, WindowBytes: 20 * cellBytes})
+	b := newBench(t, false, Limits{ReplicateTokens: 8, PieceBytes: 10 * cellBytes, WindowBytes: 20 * cellBytes})
 	p := b.ask("s", 1, 50)
 	b.prepare(p)
 	b.send(item("s", 1, 0, 50, true, true))
@@ -309,7 +339,7 @@ func TestHistoryFollows(t *testing.T) {
 		x := only[Export](b)
 		if len(x) == 0 {
 			if acked = ends[len(ends)-1]; acked < 50 {
-				b.pass(100 * time.Millisecond) // the last positions wait for company
+				b.pass(300 * time.Millisecond) // the last positions wait for company
 				b.stored("s", acked)
 			}
 			continue

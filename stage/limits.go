@@ -25,7 +25,7 @@ type Timing struct {
 	// Default 60 s.
 	Calm time.Duration
 	// Replicate is how long a finished position waits for more before it is sent to
-	// the standby. Default 50 ms.
+	// the standby. Default 250 ms.
 	Replicate time.Duration
 	// SlowStandby is how long a standby may acknowledge nothing before it is given
 	// up. Default 2 s.
@@ -49,7 +49,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.RestartMin, 100*time.Millisecond)
 	set(&t.RestartMax, 30*time.Second)
 	set(&t.Calm, 60*time.Second)
-	set(&t.Replicate, 50*time.Millisecond)
+	set(&t.Replicate, 250*time.Millisecond)
 	set(&t.SlowStandby, 2*time.Second)
 	set(&t.Fetch, 300*time.Millisecond)
 	return t
@@ -67,7 +67,7 @@ type Limits struct {
 	// first. Default 4096.
 	Tombstones int
 	// ReplicateTokens is how many finished positions are sent to the standby at once
-	// without waiting for more. Default 8.
+	// without waiting for more. Default 16.
 	ReplicateTokens int
 	// PieceBytes is the most of one piece of KV, WindowBytes the most that one session
 	// has on its way to its standby. Defaults 1 MiB and 4 MiB.
@@ -88,7 +88,7 @@ func (l Limits) withDefaults() Limits {
 	set(&l.BatchRows, 512)
 	set(&l.BatchParts, 64)
 	set(&l.Tombstones, 4096)
-	set(&l.ReplicateTokens, 8)
+	set(&l.ReplicateTokens, 16)
 	set(&l.PieceBytes, 1<<20)
 	set(&l.WindowBytes, 4<<20)
 	return l

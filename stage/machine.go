@@ -236,9 +236,8 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	out = m.Expire(now, out)
 	for _, s := range m.sorted() {
 		out = m.overdueFetch(now, s, out)
-		out = m.replicate(now, s, out)
 	}
-	return out
+	return m.replicateDue(now, out)
 }
 
 // Expire drops the sessions whose leases have ended, with what waits for them: a

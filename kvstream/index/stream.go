@@ -93,6 +93,12 @@ func (s *Stream) Next(now kevlard.Instant, p Policy) (from, to kevlard.Pos) {
 	return s.sent, to
 }
 
+// Due reports whether there is something to send now.
+func (s *Stream) Due(now kevlard.Instant, p Policy) bool {
+	from, to := s.Next(now, p)
+	return from < to
+}
+
 // Sent notes that the positions before to were sent.
 func (s *Stream) Sent(now kevlard.Instant, to kevlard.Pos) {
 	if s.sent == s.acked {

@@ -133,7 +133,7 @@ func Defaults() Config {
 		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948, Transport: TransportAuto},
 		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256},
 		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
-		KV:     KV{BlockTokens: 32, RAMBytes: 256 << 20, Standbys: 1, Standby: StandbyRAM, ReplicateTokens: 8, ReplicateMS: 50},
+		KV:     KV{BlockTokens: 32, RAMBytes: 256 << 20, Standbys: 1, Standby: StandbyRAM, ReplicateTokens: 16, ReplicateMS: 250},
 		Log:    Log{Level: "info", Format: "text"},
 	}
 }

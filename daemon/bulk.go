@@ -28,7 +28,9 @@ const bulkLabel = "kevlard bulk pair 1\x00"
 func (d *Daemon) newTCP(key crypto.PrivKey) func(mover.Handler) (mover.Mover, string, error) {
 	return func(h mover.Handler) (mover.Mover, string, error) {
 		m, err := tcp.New(tcp.Config{
-			Self: d.cfg.Name, Listen: d.cfg.BulkListen, Plain: d.cfg.BulkPlain, Key: key, Bandwidth: d.cfg.BulkBandwidth,
+			Self: d.cfg.Name, Listen: d.cfg.BulkListen, Plain: d.cfg.BulkPlain,
+			Unsummed: d.cfg.BulkPlain, // rows carry sums of their own, which the keeper checks
+			Key:      key, Bandwidth: d.cfg.BulkBandwidth,
 			Resolve: d.bulkPeer, Admitted: d.mesh.Admitted, Secret: d.bulkSecret, Handler: h, Log: d.log,
 		})
 		if err != nil {

@@ -31,7 +31,7 @@ func benchKVCommand() *cli.Command {
 			&cli.StringFlag{Name: "sizes", Value: "1024,4096,16384,65536,262144,1048576,4194304,16777216", Usage: "`BYTES` of the pieces, comma separated"},
 			&cli.IntFlag{Name: "conns", Value: 4, Usage: "`N` connections, each with a sender and a receiver"},
 			&cli.IntFlag{Name: "repeat", Value: 5, Usage: "take the median of `R` rounds"},
-			&cli.BoolFlag{Name: "unsummed", Usage: "tcp-plain without its checksums"},
+			&cli.BoolFlag{Name: "summed", Usage: "tcp-plain with checksums of its own, which KV, whose rows carry theirs, goes without"},
 			&cli.DurationFlag{Name: "each", Value: 200 * time.Millisecond, Usage: "`D` of one round of one size, each way"},
 		},
 		Action: runBenchKV,
@@ -45,7 +45,7 @@ type kvReport struct {
 	CompressionRatio float64          `json:"compression_ratio"` // of the first entry of Compression
 
 	Conns       int             `json:"connections"`
-	Unsummed    bool            `json:"unsummed"`
+	Summed      bool            `json:"summed"`
 	Compression []kvCompression `json:"compression"`
 }
 
@@ -67,7 +67,7 @@ func runBenchKV(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	r := kvReport{Conns: o.Conns, Unsummed: o.Unsummed}
+	r := kvReport{Conns: o.Conns, Summed: o.Summed}
 	if r.Compression, err = compressions(o.Each); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func runBenchKV(c *cli.Context) error {
 func kvOptions(c *cli.Context) (kvbench.Options, error) {
 	const most = 16 << 20
 	o := kvbench.Options{
-		Conns: c.Int("conns"), Rounds: c.Int("repeat"), Each: c.Duration("each"), Unsummed: c.Bool("unsummed"),
+		Conns: c.Int("conns"), Rounds: c.Int("repeat"), Each: c.Duration("each"), Summed: c.Bool("summed"),
 		Say: func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
 	}
 	for text := range strings.SplitSeq(c.String("sizes"), ",") {

@@ -38,7 +38,7 @@ func TestBenchKV(t *testing.T) {
 			t.Errorf("result %d: %+v", i, v)
 		}
 	}
-	r = program(t, nil, "", append(args, "--unsummed")...)
+	r = program(t, nil, "", append(args, "--summed")...)
 	for _, want := range []string{"TRANSPORT", "tcp-plain  293.0 KiB", "memcpy of one core", "bundled model, float32", "Llama 3.1 8B"} {
 		if r.code != 0 || !strings.Contains(r.stdout, want) {
 			t.Errorf("exit %d, no %q in\n%s", r.code, want, r.stdout)

@@ -19,9 +19,9 @@ type Options struct {
 	Conns  int           // connections, each with one sender and one receiver
 	Rounds int           // results are medians over these
 	Each   time.Duration // of one way, one size, one round
-	// Unsummed measures tcp-plain without its checksums.
-	Unsummed bool
-	Say      func(format string, args ...any)
+	// Summed measures tcp-plain with checksums of its own, unlike KV.
+	Summed bool
+	Say    func(format string, args ...any)
 }
 
 // Result is one transport with one size of pieces. Speeds are in GB/s (1e9 bytes).
@@ -65,7 +65,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 }
 
 func transport(ctx context.Context, o Options, name string, plain bool) (_ []Result, err error) {
-	moved, err := newMoved(o.Conns, plain, plain && o.Unsummed)
+	moved, err := newMoved(o.Conns, plain, plain && !o.Summed)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
 )
 
 // judge watches a run from outside and keeps what must not be.
@@ -236,6 +237,17 @@ func (j *judge) killed(h *host) {
 // idle reports whether every session has ended.
 func (j *judge) idle() bool {
 	return !slices.ContainsFunc(j.order, func(c *client) bool { return !c.done })
+}
+
+// enginesAnswer reports whether no engine owes its node an answer any more.
+func (j *judge) enginesAnswer() bool {
+	return !slices.ContainsFunc(j.w.hosts, func(h *host) bool {
+		if h.m == nil {
+			return false
+		}
+		s := h.m.Snapshot(j.w.now)
+		return s.KV.Transfers > 0 || slices.ContainsFunc(s.Stages, func(x node.StageInfo) bool { return x.State == topology.Stalled })
+	})
 }
 
 // survey looks at every node now and then.

@@ -26,6 +26,9 @@ const (
 	endWithin = 60 * time.Second
 	// quietFor is how long after that leases have surely passed.
 	quietFor = 14 * time.Second
+	// engineWithin is how long after that an engine may still owe an answer: one that
+	// answers late, and then not again, is called stalled twice before it is killed.
+	engineWithin = 25 * time.Second
 	// deadRoute is how long a session may stay on a route with a dead boot.
 	deadRoute = 7 * time.Second
 	// surveyEvery is the interval of the judges' look at every node.

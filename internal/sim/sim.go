@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"io"
+	"runtime/debug"
 	"time"
 
 	"github.com/kevlard/kevlard/protocol"
@@ -30,10 +31,7 @@ func Run(s Scenario, o Options) (r Result) {
 	w := newWorld(s, o)
 	defer func() {
 		if p := recover(); p != nil {
-			if w.trace == nil && o.Plant == None {
-				panic(p) // with its stack
-			}
-			w.judge.fail("panic: %v", p)
+			w.judge.fail("panic: %v\n%s", p, debug.Stack())
 			r = w.result()
 		}
 	}()
@@ -52,6 +50,7 @@ func Run(s Scenario, o Options) (r Result) {
 	for w.now.Sub(w.lastRows) < quietFor { // what a link held for long renews leases too
 		w.run(w.lastRows.Add(quietFor), nil)
 	}
+	w.run(w.now.Add(engineWithin), w.judge.enginesAnswer)
 	w.judge.ended()
 	return w.result()
 }

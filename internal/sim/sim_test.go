@@ -19,9 +19,10 @@ var (
 	seed  = flag.Uint64("seed", 0, "play only this seed")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
 	show  = flag.Bool("show", false, "print the trace of -seed")
+	most  = flag.Int("failures", 50, "how many failing seeds are listed before a run ends")
 )
 
-// TestSeeds plays many seeds. A failing one is printed with how to replay it.
+// TestSeeds plays many seeds and lists those that fail, each in one line.
 func TestSeeds(t *testing.T) {
 	if *seed != 0 {
 		o := sim.Options{}
@@ -40,7 +41,7 @@ func TestSeeds(t *testing.T) {
 		}
 		return
 	}
-	total := play(t, *first, *seeds, sim.FromSeed)
+	total := play(t, "", *first, *seeds, sim.FromSeed)
 	t.Logf("%+v", total)
 	t.Logf("%d restarts on other nodes, %.1f tokens computed again in each; %d of them with an acknowledged copy, %d went on from it, %.1f tokens computed again",
 		total.Moved, mean(total.Recomputed, total.Moved), total.Copied, total.WentOn, mean(total.AfterCopy, total.WentOn))
@@ -59,43 +60,46 @@ func TestStorms(t *testing.T) {
 	if *seed != 0 {
 		t.Skip("-seed plays one seed of TestSeeds")
 	}
-	t.Logf("%+v", play(t, *first, max(25, *seeds/20), sim.Storm))
+	t.Logf("%+v", play(t, " -storm", *first, max(25, *seeds/20), sim.Storm))
 }
 
-// play runs n seeds on two threads and adds up what they did.
-func play(t *testing.T, first uint64, n int, draw func(uint64) sim.Scenario) sim.Stats {
+// play runs n seeds on two threads and adds up what they did. It goes on after a seed
+// that fails, so that one run lists many.
+func play(t *testing.T, how string, first uint64, n int, draw func(uint64) sim.Scenario) sim.Stats {
 	t.Helper()
 	var mu sync.Mutex
 	total := sim.Stats{Errors: map[string]int{}}
-	next, bad := first, 0
+	played, bad := 0, 0
 	var wg sync.WaitGroup
 	for range 2 {
 		wg.Go(func() {
-			for {
-				mu.Lock()
-				s := next
-				next++
+			mu.Lock()
+			defer mu.Unlock()
+			for played < n && bad < *most {
+				s := first + uint64(played)
+				played++
 				mu.Unlock()
-				if s >= first+uint64(n) {
-					return
-				}
 				r := sim.Run(draw(s), sim.Options{})
 				mu.Lock()
 				add(&total, r.Stats)
 				if len(r.Violations) > 0 {
-					if bad++; bad <= 10 {
-						t.Errorf("%v\n%s", r, strings.Join(r.Violations, "\n"))
-					}
+					bad++
+					t.Errorf("seed %d%s: %d violations, the first: %s", s, how, len(r.Violations), line(r.Violations[0]))
 				}
-				mu.Unlock()
 			}
 		})
 	}
 	wg.Wait()
 	if bad > 0 {
-		t.Errorf("%d of %d seeds fail", bad, n)
+		t.Errorf("%d of %d seeds fail; replay: go test ./internal/sim -run TestSeeds -seed N%s -show -v", bad, played, how)
 	}
 	return total
+}
+
+// line is the first line of a violation: one that is a panic has its stack below.
+func line(violation string) string {
+	first, _, _ := strings.Cut(violation, "\n")
+	return first
 }
 
 func add(to *sim.Stats, s sim.Stats) {
@@ -191,9 +195,9 @@ func TestPlanted(t *testing.T) {
 				if len(r.Violations) == 0 {
 					continue
 				}
-				t.Logf("seed %d finds it (%v): %s", s, time.Since(started).Round(time.Millisecond), r.Violations[0])
+				t.Logf("seed %d finds it (%v): %s", s, time.Since(started).Round(time.Millisecond), line(r.Violations[0]))
 				if clean := sim.Run(tc.draw(s), sim.Options{}); len(clean.Violations) > 0 {
-					t.Errorf("seed %d fails without the bug: %s", s, clean.Violations[0])
+					t.Errorf("seed %d fails without the bug: %s", s, line(clean.Violations[0]))
 				}
 				return
 			}

@@ -82,7 +82,7 @@ readme: tools ## follows README.md and docs/operating.md word by word on a clean
 .PHONY: sim
 SEEDS ?= 10000
 sim: tools ## the simulator over SEEDS seeds (default 10000)
-	go test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 60m
+	go test ./internal/sim -run TestSeeds -seeds $(SEEDS) -timeout 180m
 
 .PHONY: fuzz
 fuzz: tools ## every fuzz target for FUZZTIME (default 20s)

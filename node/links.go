@@ -206,8 +206,7 @@ func (m *Machine) inUse() map[kevlard.NodeID]int {
 func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 	var quiet []kevlard.NodeID
 	watched := 0
-	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
-		p := m.peers[n]
+	for n, p := range m.peers {
 		if p.up && p.watched && !p.silent {
 			watched++
 			if now >= p.silentAt(m.cfg.Timing) {
@@ -218,6 +217,7 @@ func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 	if len(quiet) == 0 {
 		return out
 	}
+	slices.Sort(quiet)                          // effects must not depend on map order
 	if watched >= 3 && len(quiet)*2 > watched { // more likely this node's own trouble
 		m.counters.SelfDoubt++
 		for _, n := range quiet {

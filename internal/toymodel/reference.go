@@ -8,7 +8,7 @@ import (
 
 // Reference returns the n tokens that a fault-free run generates after prompt.
 // It shares nothing with Stage but the hash and the function's definition: no
-// cells, no chunks, no rows; every token recomputes all positions of all layers.
+// cells, no chunks, no rows.
 func (m Model) Reference(prompt []kevlard.Token, n int, s kevlard.Sampling) []kevlard.Token {
 	return kevlard.Tokens(m.ReferenceSampled(prompt, n, s))
 }
@@ -17,19 +17,17 @@ func (m Model) Reference(prompt []kevlard.Token, n int, s kevlard.Sampling) []ke
 func (m Model) ReferenceSampled(prompt []kevlard.Token, n int, s kevlard.Sampling) []kevlard.Sampled {
 	all := append([]kevlard.Token(nil), prompt...)
 	out := make([]kevlard.Sampled, n)
+	sums := make([]uint64, m.Layers) // over all positions so far
+	next := 0
 	for k := range out {
-		column := make([]uint64, len(all))
-		for i, t := range all {
-			column[i] = mix(uint64(t), 0xe3, 0)
-		}
-		for layer := range uint64(m.Layers) {
-			sum := uint64(0)
-			for pos := range column {
-				sum += mix(column[pos], layer, uint64(pos))
-				column[pos] = mix(column[pos], sum, layer)
+		var state uint64 // of the last position
+		for ; next < len(all); next++ {
+			state = mix(uint64(all[next]), 0xe3, 0)
+			for layer := range sums {
+				sums[layer] += mix(state, uint64(layer), uint64(next))
+				state = mix(state, sums[layer], uint64(layer))
 			}
 		}
-		state := column[len(column)-1]
 		for i, t := range all {
 			state = mix(state, uint64(i), uint64(t))
 		}

@@ -143,17 +143,35 @@ func (s *sender) empty(id lineID) {
 		if err == nil {
 			err = s.transmit(s.ctx, o)
 		}
+		if err == nil && o.from != nil && len(o.rows.Tokens) < len(o.from.Rows.Tokens) {
+			o.rows.Pos, err = o.rows.End(), errDamaged
+		}
 		s.free(o)
 		s.mu.Lock()
 		if s.waiting[o.to] -= waited; s.waiting[o.to] == 0 {
 			delete(s.waiting, o.to)
 		}
 		s.mu.Unlock()
-		if err != nil && o.from == nil { // who waits for stored rows does so for a while only
-			s.post(node.RowsUnsent{To: o.to, Session: o.rows.Session, Stage: o.rows.Stage, Cause: err.Error()})
+		if err != nil {
+			s.unsent(o, err)
 		}
 	}
 }
+
+// unsent tells the machine that rows will not arrive.
+func (s *sender) unsent(o outgoing, err error) {
+	r := o.rows
+	if o.from == nil {
+		s.post(node.RowsUnsent{To: o.to, Session: r.Session, Stage: r.Stage, Cause: err.Error()})
+		return
+	}
+	s.post(node.StoredUnsent{
+		To: o.to, Session: r.Session, Fence: r.Fence, Stage: r.Stage, From: r.Pos, Damaged: errors.Is(err, errDamaged), Cause: err.Error(),
+	})
+}
+
+// errDamaged marks stored rows that are not what was stored.
+var errDamaged = errors.New("a stored position is damaged")
 
 // transmit hands rows to the mover.
 func (s *sender) transmit(ctx context.Context, o outgoing) error {
@@ -193,7 +211,7 @@ func (s *sender) gather(ev node.SendStored) (r protocol.Rows, body []byte, err e
 	}
 	if len(sums) == 0 {
 		s.buffers.Put(body)
-		return r, nil, errors.New("nothing of the rows is whole")
+		return r, nil, errDamaged
 	}
 	r.Tokens, r.Sums = r.Tokens[:len(sums)], sums
 	return r, body[:len(sums)*r.CellBytes], nil

@@ -180,6 +180,20 @@ func TestSenderTellsWhatIsLost(t *testing.T) {
 			t.Errorf("unsent: %+v", u)
 		}
 	})
+	withSender(t, broken, func(t *testing.T, b *senderBench) { // what another fetches
+		r, body := someRows("s", 2)
+		runs := []index.Run{{Slot: 1, N: 2}}
+		if err := b.store.Put(kvStage, 16, runs, r.Sums, body); err != nil {
+			t.Fatal(err)
+		}
+		r.Sums = nil
+		b.sendStored(node.SendStored{ID: 7, To: "n1", Stage: kvStage, From: runs, Rows: r})
+		nextEvent[node.StoredSent](t, b.events)
+		u := nextEvent[node.StoredUnsent](t, b.events)
+		if u.To != "n1" || u.Session != "s" || u.Fence != r.Fence || u.Stage != kvStage || u.From != r.Pos || u.Damaged || !strings.Contains(u.Cause, mover.ErrUnreachable.Error()) {
+			t.Errorf("unsent: %+v", u)
+		}
+	})
 	s := newSender(nil, nil, nil, nil)
 	if _, err := s.room("n1", 1); err == nil {
 		t.Error("a node without bulk address has room for what it can't send")
@@ -226,8 +240,14 @@ func TestSenderSendsWhatIsStored(t *testing.T) {
 		if p := <-pieces; !slices.Equal(p.rows.Sums, r.Sums[:2]) || len(p.rows.Tokens) != 2 || kvLayout.Whole(p.body, 2, p.rows.Sums) != 2 {
 			t.Errorf("of damaged rows arrived: %+v", p.rows)
 		}
+		if u := nextEvent[node.StoredUnsent](t, b.events); u.From != r.Pos+2 || !u.Damaged {
+			t.Errorf("unsent: %+v, want what follows the two that are whole", u)
+		}
 		b.sendStored(node.SendStored{ID: 9, To: "n1", Stage: kvStage, From: []index.Run{{Slot: 9, N: 4}}, Rows: ask})
 		nextEvent[node.StoredSent](t, b.events)
+		if u := nextEvent[node.StoredUnsent](t, b.events); u.From != r.Pos || !u.Damaged {
+			t.Errorf("unsent: %+v, want all", u)
+		}
 		synctest.Wait()
 		if got := b.seen(); !slices.Equal(got, []string{"damaged", "damaged"}) || len(pieces) != 0 || len(b.events) != 0 {
 			t.Errorf("rejected %q, %d pieces and %d events more", got, len(pieces), len(b.events))

@@ -143,6 +143,18 @@ type RowsUnsent struct {
 	Cause   string
 }
 
+// StoredUnsent reports that stored rows, from position From on, will not reach the node
+// that takes their stage over.
+type StoredUnsent struct {
+	To      kevlard.NodeID
+	Session kevlard.SessionID
+	Fence   kevlard.Fence // of the fetch
+	Stage   kevlard.StageKey
+	From    kevlard.Pos
+	Damaged bool // at rest; else they could not be sent
+	Cause   string
+}
+
 // RowsArrived reports a piece of KV from a peer. Its bytes wait in the shell under
 // the number Piece until StoreRows or DropRows. Intact is whether all checksums
 // were right.
@@ -167,12 +179,13 @@ type RowsStored struct {
 	Failed string // why the rows are not in their place; "" if they are
 }
 
-func (Exported) event()    {}
-func (Loaded) event()      {}
-func (RowsUnsent) event()  {}
-func (RowsArrived) event() {}
-func (RowsStored) event()  {}
-func (StoredSent) event()  {}
+func (Exported) event()     {}
+func (Loaded) event()       {}
+func (RowsUnsent) event()   {}
+func (StoredUnsent) event() {}
+func (RowsArrived) event()  {}
+func (RowsStored) event()   {}
+func (StoredSent) event()   {}
 
 func (Wake) event()          {}
 func (ViewChanged) event()   {}

@@ -126,6 +126,8 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		out = m.rowsStored(now, ev, out)
 	case StoredSent:
 		m.storedSent(ev)
+	case StoredUnsent:
+		out = m.storedUnsent(ev, out)
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:

@@ -159,15 +159,19 @@ func (m *Machine) standbyGone(now kevlard.Instant, n kevlard.NodeID, out []Effec
 
 // fetch sends what is kept of a session here to the node that takes over its stage.
 func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fetch, out []Effect) []Effect {
-	answer := protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: f.From}
-	cell := m.copies.CellBytes(f.Stage)
-	if len(m.fetches) >= m.cfg.Limits.Fetches || cell == 0 {
-		return append(out, Send{from, answer})
+	refuse := func(why protocol.Refusal, detail string) []Effect {
+		return append(out, Send{from, protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: f.From, Refusal: why, Detail: detail}})
 	}
+	if len(m.fetches) >= m.cfg.Limits.Fetches {
+		return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d pieces are being sent, the most at once", len(m.fetches)))
+	}
+	cell := m.copies.CellBytes(f.Stage)
 	whole := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens, f.From)
 	m.copies.Unpin(whole, whole.N, false)
-	answer.Through = whole.N
-	out = append(out, Send{from, answer})
+	if cell == 0 || whole.N <= f.From {
+		return refuse(protocol.RefusedUnknown, fmt.Sprintf("nothing is kept from position %d on", f.From))
+	}
+	out = append(out, Send{from, protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: whole.N}})
 	piece := max(1, min(protocol.MaxRowsTokens, fetchPiece/cell))
 	for at := f.From; at < whole.N; at += piece {
 		end := min(at+piece, whole.N)
@@ -189,6 +193,20 @@ func (m *Machine) storedSent(ev StoredSent) {
 		delete(m.fetches, ev.ID)
 		m.copies.Unpin(p, ev.N, ev.Damaged)
 	}
+}
+
+// storedUnsent tells who waits for stored rows that no more come.
+func (m *Machine) storedUnsent(ev StoredUnsent, out []Effect) []Effect {
+	if !m.connected(ev.To) {
+		return out // it knows
+	}
+	why := protocol.RefusedLink
+	if ev.Damaged {
+		why = protocol.RefusedUnknown
+	}
+	return append(out, Send{ev.To, protocol.Fetched{
+		Session: ev.Session, Fence: ev.Fence, Stage: ev.Stage, Through: ev.From, Refusal: why, Detail: ev.Cause,
+	}})
 }
 
 // grown tells the stage that more is stored of a session: it may wait for that, and

@@ -1,11 +1,13 @@
 package node
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -137,6 +139,80 @@ func TestKeeperSendsItsCopy(t *testing.T) {
 	r.step(StoredSent{ID: x[0].ID, N: 3})
 	if kv := r.m.Snapshot(r.now).KV; kv.Pins != 0 {
 		t.Errorf("%d pins are left", kv.Pins)
+	}
+}
+
+// TestKeeperRefuses: a keeper says what it does not have, and what it has but can't
+// send, so that nobody waits for it.
+func TestKeeperRefuses(t *testing.T) {
+	r := newRig(t, nil, "n1", "n2")
+	fetch := protocol.Fetch{
+		Session: "s", Fence: kevlard.Fence{Epoch: 1, Term: 2}, Class: "c", From: 2, Tokens: []kevlard.Token{1, 2, 3, 4},
+		Stage: kevlard.StageKey{Model: model.ID, Layers: kevlard.Layers{Lo: 0, Hi: 1}},
+	}
+	refused := func(want protocol.Fetched) {
+		t.Helper()
+		want.Session, want.Fence, want.Stage = fetch.Session, fetch.Fence, fetch.Stage
+		if a := sent[protocol.Fetched](r.out)["n2"]; len(a) != 1 || a[0] != want || len(effectsOf[SendStored](r.out)) != 0 {
+			t.Errorf("answers %+v, want %+v", a, want)
+		}
+	}
+	r.say("n2", fetch)
+	refused(protocol.Fetched{Through: 2, Refusal: protocol.RefusedUnknown, Detail: "nothing is kept from position 2 on"})
+	unsent := StoredUnsent{To: "n2", Session: fetch.Session, Fence: fetch.Fence, Stage: fetch.Stage, From: 3, Cause: "why"}
+	r.step(unsent)
+	refused(protocol.Fetched{Through: 3, Refusal: protocol.RefusedLink, Detail: "why"})
+	unsent.Damaged = true
+	r.step(unsent)
+	refused(protocol.Fetched{Through: 3, Refusal: protocol.RefusedUnknown, Detail: "why"})
+	for id := range uint64(r.m.cfg.Limits.Fetches) {
+		r.m.fetches[id] = index.Pinned{}
+	}
+	r.say("n2", fetch)
+	refused(protocol.Fetched{Through: 2, Refusal: protocol.RefusedCapacity, Detail: fmt.Sprintf("%d pieces are being sent, the most at once", r.m.cfg.Limits.Fetches)})
+	r.step(PeerDown{Node: "n2", Cause: "reset"})
+	r.step(unsent)
+	if a := sent[protocol.Fetched](r.out); len(a) != 0 {
+		t.Errorf("tells a node that is gone %+v", a)
+	}
+}
+
+// TestKeeperIsReplaced: one that can't send its copy is not asked for it again, and
+// another keeps the next; one that only has none is given one.
+func TestKeeperIsReplaced(t *testing.T) {
+	for cause, want := range map[string]kevlard.NodeID{"unreachable: why": "n1", "no copy: why": "n3"} {
+		t.Run(cause, func(t *testing.T) {
+			r := newRig(t, nil, "n1:0-1", "n2:1-2", "n3", "n4:0-1")
+			r.m.cfg.Standbys = 1
+			r.submit("s", 1, 2, 3)
+			_, last := prepares(r.out, "s")
+			if last.Standby != "n3" {
+				t.Fatalf("the copy of layer 1 goes to %q", last.Standby)
+			}
+			r.accept()
+			r.say("n2", protocol.Step{Session: "s", Fence: last.Fence, Next: 3, Sampled: true, Token: 7, Marks: []int{3, 3}})
+			// Layer 1 moves to its host's next life, which is to fetch the copy and can't.
+			r.step(PeerDown{Node: "n2", Cause: "reset"})
+			r.node("n2").Boot = "n2.2"
+			r.step(PeerUp{Node: "n2", Boot: "n2.2"})
+			r.see()
+			out := append(slices.Clone(r.out), r.sleep(4*time.Second, "n1", "n2", "n3", "n4")...)
+			to, last := prepares(out, "s")
+			if last.Source != "n3" {
+				t.Fatalf("prepared %v, the last with source %q", to, last.Source)
+			}
+			r.say("n2", protocol.StandbyLost{Session: "s", Fence: last.Fence, Lo: 1, Standby: "n3", Cause: cause})
+			anyone := func(kevlard.NodeID) bool { return true }
+			if c := r.m.sessions["s"].BestCopy(last.Stage.Layers, anyone); c.Node != "" {
+				t.Errorf("still believes in the copy %+v", c)
+			}
+			r.say("n1", protocol.Prepared{Session: "s", Fence: last.Fence, Lo: 0, Have: 3})
+			r.say("n4", protocol.Prepared{Session: "s", Fence: last.Fence, Lo: 0, Have: 3})
+			r.say("n2", protocol.Prepared{Session: "s", Fence: last.Fence, Lo: 1})
+			if s := r.m.Snapshot(r.now).Sessions[0]; s.Standbys[1] != want {
+				t.Errorf("session %+v, want %s as the standby of layer 1", s, want)
+			}
+		})
 	}
 }
 

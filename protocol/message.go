@@ -228,7 +228,7 @@ type StandbyLost struct {
 	Fence   kevlard.Fence     `cbor:"2,keyasint"`
 	Lo      int               `cbor:"3,keyasint"`
 	Standby kevlard.NodeID    `cbor:"4,keyasint"`
-	Cause   string            `cbor:"5,keyasint"` // refused, slow, unreachable
+	Cause   string            `cbor:"5,keyasint"` // refused, slow, unreachable; no copy: what it was to have is not there
 }
 
 // Fetch asks the keeper of a copy for its rows from position From on.
@@ -243,12 +243,15 @@ type Fetch struct {
 	Try     uint64            `cbor:"8,keyasint,omitempty"` // for the rows
 }
 
-// Fetched answers Fetch: rows up to position Through are on their way.
+// Fetched answers Fetch: rows up to position Through are on their way. With a refusal
+// no others are, at once or, when rows could not be sent, after all.
 type Fetched struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Fence   kevlard.Fence     `cbor:"2,keyasint"`
 	Stage   kevlard.StageKey  `cbor:"3,keyasint"`
 	Through kevlard.Pos       `cbor:"4,keyasint"`
+	Refusal Refusal           `cbor:"5,keyasint,omitempty"` // unknown: nothing is kept; capacity: too many fetch; link: the rows could not be sent
+	Detail  string            `cbor:"6,keyasint,omitempty"`
 }
 
 func (Fetch) kind() kind   { return kindFetch }

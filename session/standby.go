@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -151,13 +152,22 @@ func (m *Machine) SetStandby(now kevlard.Instant, hop int, n kevlard.NodeID, out
 // HurryStandby looks for missing standbys at once: the view has changed.
 func (m *Machine) HurryStandby() { clear(m.standbyAt) }
 
-// StandbyLost takes a stage's word that its standby takes no more rows.
+// StandbyLost takes a stage's word that its standby takes no more rows, or that a node
+// that was to have a copy has none or can't send it.
 func (m *Machine) StandbyLost(now kevlard.Instant, from kevlard.NodeID, l protocol.StandbyLost, out []Effect) []Effect {
 	i := m.hop(from, l.Lo)
-	if m.state == Done || i < 0 || l.Fence != m.fence || m.standbys[i] != l.Standby {
+	if m.state == Done || i < 0 || l.Fence != m.fence {
 		return out
 	}
-	m.standbys[i], m.marks[i] = "", 0
+	m.kept = slices.DeleteFunc(m.kept, func(k keptCopy) bool { return k.Node == l.Standby && k.layers == m.route[i].Layers })
+	if m.standbys[i] != l.Standby {
+		return out
+	}
+	m.marks[i] = 0
+	if strings.HasPrefix(l.Cause, "no copy") {
+		return out // it can still be given one
+	}
+	m.standbys[i] = ""
 	pause := 10 * m.timing.Standby
 	if strings.HasPrefix(l.Cause, "unreachable") { // it may be back soon
 		pause = m.timing.Standby

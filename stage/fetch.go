@@ -45,13 +45,29 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 	}})
 }
 
-// Fetched takes the source's word on how far its rows go.
+// Fetched takes the source's word on how far its rows go. The owner is told when it
+// has not what it was believed to have, or can't send it.
 func (m *Machine) Fetched(now kevlard.Instant, from kevlard.NodeID, a protocol.Fetched, out []Effect) []Effect {
 	s := m.slots[a.Session]
 	if s == nil || s.fetch == nil || s.fence != a.Fence || s.fetch.msg.Source != from {
 		return out
 	}
-	s.fetch.through, s.fetch.until = a.Through, min(s.fetch.limit, now.Add(m.cfg.Timing.Fetch))
+	if a.Refusal == "" {
+		s.fetch.through, s.fetch.until = a.Through, min(s.fetch.limit, now.Add(m.cfg.Timing.Fetch))
+		return m.fetchedAll(now, s, out)
+	}
+	if s.fetch.through < 0 || a.Through < s.fetch.through {
+		s.fetch.through = a.Through
+	}
+	lost := protocol.StandbyLost{Session: s.id, Fence: s.fence, Lo: m.cfg.Key.Layers.Lo, Standby: from}
+	switch a.Refusal {
+	case protocol.RefusedUnknown:
+		lost.Cause = "no copy: " + a.Detail
+		out = append(out, Reply{s.owner, lost})
+	case protocol.RefusedLink:
+		lost.Cause = "unreachable: " + a.Detail
+		out = append(out, Reply{s.owner, lost})
+	}
 	return m.fetchedAll(now, s, out)
 }
 

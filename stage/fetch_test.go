@@ -118,11 +118,49 @@ func TestSilentKeeperIsNotWaitedFor(t *testing.T) {
 	b.loads(7)
 }
 
-func TestKeeperThatHasNothing(t *testing.T) {
-	b := asking(t)
-	b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Through: 0}, nil)
-	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 0 {
-		t.Errorf("answers %+v", a)
+// TestKeeperThatRefuses: the stage answers at once, with what is there, and tells the
+// owner unless the keeper is only busy.
+func TestKeeperThatRefuses(t *testing.T) {
+	for why, cause := range map[protocol.Refusal]string{
+		protocol.RefusedUnknown: "no copy: why", protocol.RefusedLink: "unreachable: why", protocol.RefusedCapacity: "",
+	} {
+		t.Run(string(why), func(t *testing.T) {
+			b := asking(t)
+			b.out = b.m.Fetched(b.now, "keeper", protocol.Fetched{Session: "s", Fence: fence(2), Stage: b.m.Key(), Refusal: why, Detail: "why"}, nil)
+			if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 0 {
+				t.Errorf("answers %+v, want one with nothing", a)
+			}
+			lost, to := replies[protocol.StandbyLost](b)
+			switch {
+			case cause == "" && len(lost) == 0:
+			case len(lost) != 1 || to[0] != "owner" || lost[0].Standby != "keeper" || lost[0].Cause != cause || lost[0].Fence != fence(2):
+				t.Errorf("tells %v of %+v, want of cause %q", to, lost, cause)
+			}
+		})
+	}
+}
+
+// TestKeeperThatCannotSendTheRest: what it sent before is waited for, in whatever
+// order its word and its rows come.
+func TestKeeperThatCannotSendTheRest(t *testing.T) {
+	promise := protocol.Fetched{Session: "s", Fence: fence(2), Through: 30}
+	refusal := protocol.Fetched{Session: "s", Fence: fence(2), Through: 7, Refusal: protocol.RefusedLink}
+	for name, rowsFirst := range map[string]bool{"rows first": true, "word first": false} {
+		t.Run(name, func(t *testing.T) {
+			b := asking(t)
+			b.out = b.m.Fetched(b.now, "keeper", promise, nil)
+			if rowsFirst {
+				b.come(7)
+				b.out = b.m.Fetched(b.now, "keeper", refusal, nil)
+			} else {
+				b.out = b.m.Fetched(b.now, "keeper", refusal, nil)
+				if len(only[Load](b)) != 0 {
+					t.Fatal("does not wait for the rows that were sent")
+				}
+				b.come(7)
+			}
+			b.loads(7)
+		})
 	}
 }
 

@@ -90,9 +90,12 @@ func (w *world) fly(l *lane, f *flight) {
 
 // unsent tells the sender that a piece will not arrive.
 func (w *world) unsent(l *lane, life uint64, r rows, cause string) {
-	w.after(w.copyBetween(0, 5*time.Millisecond), func() {
-		l.from.deliver(life, node.RowsUnsent{To: l.to.id, Session: r.header.Session, Stage: r.header.Stage, Cause: cause})
-	})
+	h := r.header
+	ev := node.Event(node.RowsUnsent{To: l.to.id, Session: h.Session, Stage: h.Stage, Cause: cause})
+	if r.stored {
+		ev = node.StoredUnsent{To: l.to.id, Session: h.Session, Fence: h.Fence, Stage: h.Stage, From: h.Pos, Cause: cause}
+	}
+	w.after(w.copyBetween(0, 5*time.Millisecond), func() { l.from.deliver(life, ev) })
 }
 
 // breakLane loses what is under way. The sender learns of some of it; what its

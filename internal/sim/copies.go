@@ -88,7 +88,7 @@ func (h *host) export(e node.Export) {
 				w.judge.fail("%s: export: %v", h.id, err)
 				return
 			}
-			r := rows{e.Rows, body}
+			r := rows{header: e.Rows, body: body}
 			r.header.Sums = sums(body, n)
 			h.whenAwake(en.life, func() { w.sendRows(w.laneOf(h, w.byID[e.To]), r) })
 			h.deliver(en.life, node.Exported{Stage: e.Stage, Run: e.Run, ID: e.ID})
@@ -198,7 +198,7 @@ func (h *host) sendStored(e node.SendStored) {
 			h.sending--
 			found := h.memory.read(e.Stage, e.From)
 			w.judge.found(h, e.Rows.Session, e.Stage, e.Rows.Pos, found)
-			r := rows{e.Rows, make([]byte, n*e.Rows.CellBytes)}
+			r := rows{header: e.Rows, body: make([]byte, n*e.Rows.CellBytes), stored: true}
 			r.header.Sums = make([]uint64, n)
 			for i, s := range found {
 				r.header.Sums[i] = s.sum

@@ -54,6 +54,9 @@ func (w *world) noteEvent(h *host, ev node.Event) {
 	case node.RowsUnsent:
 		w.fold(13)
 		w.foldText(string(ev.To) + string(ev.Session))
+	case node.StoredUnsent:
+		w.fold(15, uint64(ev.From))
+		w.foldText(string(ev.To) + string(ev.Session))
 	default:
 		w.fold(8)
 	}

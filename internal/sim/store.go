@@ -12,6 +12,7 @@ import (
 type rows struct {
 	header protocol.Rows
 	body   []byte
+	stored bool // sent from memory to who takes the stage over
 }
 
 // position returns the bytes of one position of a body of n, layer by layer.

@@ -25,6 +25,7 @@ type Stream struct {
 	try    uint64      // of the standby's last word
 	open   bool        // the offer was answered
 	sent   kevlard.Pos // positions before it were sent
+	left   kevlard.Pos // of these, positions before it have left this node
 	acked  kevlard.Pos // positions before it are stored there
 	held   kevlard.Pos // positions before it are finished here
 	oldest kevlard.Instant
@@ -64,7 +65,7 @@ func (s *Stream) Stored(now kevlard.Instant, m protocol.Stored) bool {
 	}
 	if !s.open || m.Again {
 		s.open, s.try = true, m.Try
-		s.sent, s.acked = m.Through, m.Through
+		s.sent, s.left, s.acked = m.Through, m.Through, m.Through
 		s.heard = now
 		s.Computed(now, s.held)
 		return true
@@ -110,11 +111,12 @@ func (s *Stream) Sent(now kevlard.Instant, to kevlard.Pos) {
 }
 
 // Left notes that what was sent last has left this node: from now on the standby
-// owes an answer.
+// owes an answer, unless it did before.
 func (s *Stream) Left(now kevlard.Instant) {
-	if s.sent > s.acked {
+	if s.sent > s.acked && s.left <= s.acked {
 		s.heard = max(s.heard, now)
 	}
+	s.left = s.sent
 }
 
 // Deadline returns when Next or Overdue may change by time alone.

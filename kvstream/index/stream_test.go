@@ -75,6 +75,24 @@ func TestStreamGivesUpTheSlow(t *testing.T) {
 	if s.Overdue(now.Add(p.Slow-1), p) || !s.Overdue(now.Add(p.Slow), p) {
 		t.Error("rows without an answer")
 	}
+	s = NewStream(now, "standby", 1)
+	s.Stored(now, protocol.Stored{})
+	for k := range 4 { // what is sent meanwhile wins it no time
+		s.Computed(now, 4*k+4)
+		s.Sent(now, 4*k+4)
+		s.Left(now.Add(1))
+		if s.Overdue(now.Add(1), p) {
+			t.Error("given up too early")
+		}
+		now = now.Add(p.Slow / 4)
+	}
+	if now = now.Add(1); !s.Overdue(now, p) || s.Deadline(p) != now {
+		t.Errorf("many rows without an answer: due in %v", s.Deadline(p).Sub(now))
+	}
+	s.Stored(now, protocol.Stored{Through: 4})
+	if s.Overdue(now.Add(p.Slow-1), p) || !s.Overdue(now.Add(p.Slow), p) {
+		t.Error("it owes the rest from its last answer on")
+	}
 	if z := (Stream{}); z.Overdue(now, p) || z.Deadline(p) != kevlard.Never {
 		t.Error("no standby is overdue")
 	}

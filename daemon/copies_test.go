@@ -15,10 +15,13 @@ import (
 
 // copied is a pipeline of three stages twice, and a gateway; a copy of each session's
 // KV is kept.
-func copied(t *testing.T, bulk string) (r *ring, gateway *member) {
+func copied(t *testing.T, bulk string, tune ...func(*ring)) (r *ring, gateway *member) {
 	r = newRing(t)
 	r.bulk = bulk
 	r.step = 2 * time.Millisecond
+	for _, f := range tune {
+		f(r)
+	}
 	for i, name := range []kevlard.NodeID{"a", "b", "c"} {
 		r.start(name+"1", hops[i])
 		r.start(name+"2", hops[i])
@@ -107,7 +110,7 @@ func TestCopiesOverTCP(t *testing.T) {
 	}
 }
 
-// TestDamagedAndLostRows flips a bit of each fifth piece on the way and loses each
+// TestDamagedAndLostRows (K48) flips a bit of each fifth piece on the way and loses each
 // seventh: the copies must be right and grow all the same.
 func TestDamagedAndLostRows(t *testing.T) {
 	r, gateway := copied(t, "memory")

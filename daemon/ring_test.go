@@ -16,6 +16,7 @@ import (
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/daemon/toy"
 	"github.com/kevlard/kevlard/internal/toymodel"
+	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -45,6 +46,7 @@ type ring struct {
 	step    time.Duration
 	poison  kevlard.Token
 	timing  node.Timing
+	kv      index.Config
 	bulk    string  // what moves KV, of which then one copy is kept: memory, tls or plain
 	fabric  *fabric // of memory
 	mu      sync.Mutex
@@ -65,7 +67,7 @@ func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 	r.t.Helper()
 	cfg := daemon.Config{
 		Name: name, Ring: "test", Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
-		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing,
+		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing, KV: r.kv,
 	}
 	switch r.bulk {
 	case "tls", "plain":

@@ -157,6 +157,25 @@ func TestRegressions(t *testing.T) {
 	}
 }
 
+// TestRottenBlocks is K45 in whole meshes: bits of stored KV flip, and hosts and engines
+// die, so that sessions go on from it. What is damaged is found and computed again.
+func TestRottenBlocks(t *testing.T) {
+	total := sim.Stats{Errors: map[string]int{}}
+	for s := range uint64(40) {
+		sc := sim.Pressure(s + 1)
+		sc.Tight, sc.Kinds = false, []sim.Kind{sim.Kill, sim.EngineKill, sim.Rot}
+		r := sim.Run(sc, sim.Options{})
+		for _, v := range r.Violations {
+			t.Errorf("seed %d: %s", s+1, line(v))
+		}
+		add(&total, r.Stats)
+	}
+	t.Logf("%d damaged positions were found, %d loaded", total.Rotten, total.Loaded)
+	if total.Rotten == 0 || total.Loaded == 0 {
+		t.Error("nothing was shown")
+	}
+}
+
 // TestDeterminism plays seeds twice: equal seeds, equal traces.
 func TestDeterminism(t *testing.T) {
 	for s := range uint64(40) {

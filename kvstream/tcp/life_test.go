@@ -37,7 +37,7 @@ func (h *counter) Received(kevlard.NodeID, []byte, []byte) {
 func (h *counter) Aborted(kevlard.NodeID, []byte, []byte) { h.aborted.Add(1) }
 func (h *counter) Lost(kevlard.NodeID, error)             { h.lost.Add(1) }
 
-// TestManyTransfersUseFewConnections sends what a busy minute does (50,000 transfers)
+// TestManyTransfersUseFewConnections (K43) sends what a busy minute does (50,000 transfers)
 // without a new connection for any of them.
 func TestManyTransfersUseFewConnections(t *testing.T) {
 	eachMode(t, func(t *testing.T, net *testNet) {

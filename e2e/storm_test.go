@@ -15,8 +15,8 @@ import (
 )
 
 // TestRandomFaults kills and freezes hosts of every stage, one after another at
-// random, under load and with restarts: 200 in the long run. Every stream is token for
-// token the unbroken one, greedy and at temperature 0.8, and nothing is left behind.
+// random, under load and with restarts: 200 in the long run (K09: at whatever token
+// sessions are). Every stream is token for token the unbroken one, greedy and at temperature 0.8, and nothing is left behind.
 func TestRandomFaults(t *testing.T) {
 	const lanes, tokens = 6, 300
 	faults, opt := 8, fourHosts()

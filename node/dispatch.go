@@ -13,7 +13,7 @@ import (
 
 // received routes a control message to the stage or session it is for.
 func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Effect {
-	m.heard(now, ev.From)
+	out = m.heard(now, ev.From, out)
 	switch msg := ev.Message.(type) {
 	case protocol.Ping:
 		if p := m.peers[ev.From]; p != nil {

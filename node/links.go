@@ -144,14 +144,21 @@ func (m *Machine) tellAll(now kevlard.Instant) {
 }
 
 // heard notes a sign of life.
-func (m *Machine) heard(now kevlard.Instant, n kevlard.NodeID) {
-	if p := m.peers[n]; p != nil {
-		p.heardAt = now
-		if p.silent {
-			p.silent = false
-			p.unmeasure()
-		}
+func (m *Machine) heard(now kevlard.Instant, n kevlard.NodeID, out []Effect) []Effect {
+	p := m.peers[n]
+	if p == nil {
+		return out
 	}
+	p.heardAt = now
+	if !p.silent {
+		return out
+	}
+	p.silent = false
+	p.unmeasure()
+	for _, s := range m.sessions {
+		s.Heard(n)
+	}
+	return m.hurry(now, out)
 }
 
 // links pings peers, finds the silent ones and renews leases.

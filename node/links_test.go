@@ -39,6 +39,11 @@ func TestSilenceMovesSessions(t *testing.T) {
 	if r.m.Snapshot(r.now).Peers[0].Silent {
 		t.Error("a byte from it does not end the silence")
 	}
+	r.accept()
+	es = r.sleep(430*time.Millisecond, "n1") // a word refutes silence: n1 is asked at once
+	if to, p := prepares(es, "s"); len(to) != 1 || to[0] != "n1" || p.Fence.Term != 3 {
+		t.Errorf("prepares %v %+v, want n1 again", to, p)
+	}
 }
 
 // TestSelfDoubt plays three watched peers that fall silent at once: that is more

@@ -114,7 +114,7 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Received:
 		out = m.received(now, ev, out)
 	case Arrived:
-		m.heard(now, ev.From)
+		out = m.heard(now, ev.From, out)
 		for _, it := range ev.Frame.Items {
 			out = m.item(now, ev.From, it, out)
 		}

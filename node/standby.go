@@ -121,7 +121,7 @@ func (m *Machine) offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Off
 }
 
 func (m *Machine) rowsArrived(now kevlard.Instant, ev RowsArrived, out []Effect) []Effect {
-	m.heard(now, ev.From)
+	out = m.heard(now, ev.From, out)
 	runs, answer := m.copies.Arrived(now, ev.From, ev.Piece, ev.Rows, ev.Intact)
 	if runs != nil {
 		out = append(out, StoreRows{ev.Rows.Stage, ev.Piece, runs})

@@ -40,6 +40,26 @@ func TestLinkRefusalBlamesTheEdge(t *testing.T) {
 	}
 }
 
+// TestAWordRefutesSilence, and nothing else that a node was blamed for.
+func TestAWordRefutesSilence(t *testing.T) {
+	for _, c := range []struct {
+		cause  string
+		avoids bool
+	}{{"silence", false}, {"dead", true}} {
+		m := newSession(5)
+		prepared(t, m, 0)
+		m.Evidence(1, "n2", c.cause, nil)
+		m.Heard("n1")
+		if !m.Avoids(2, "n2") {
+			t.Errorf("%s: the blamed node is asked again at once", c.cause)
+		}
+		m.Heard("n2")
+		if m.Avoids(2, "n2") != c.avoids {
+			t.Errorf("%s, then a word: avoided is %v, want %v", c.cause, m.Avoids(2, "n2"), c.avoids)
+		}
+	}
+}
+
 // TestRefusersAreAvoidedLongerThanThePause: otherwise the cheapest node, full as
 // it is, would be asked each time and another never.
 func TestRefusersAreAvoidedLongerThanThePause(t *testing.T) {

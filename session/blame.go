@@ -28,7 +28,11 @@ func (m *Machine) Evidence(now kevlard.Instant, node kevlard.NodeID, cause strin
 	if m.state == Done || m.state == Routing || !m.route.Uses(node) {
 		return out
 	}
-	return m.reroute(now, cause, node, m.timing.Avoid, out)
+	out = m.reroute(now, cause, node, m.timing.Avoid, out)
+	if cause == "silence" {
+		m.avoid.silent(node)
+	}
+	return out
 }
 
 // Lost acts on a stage's own word that it cannot go on.

@@ -16,6 +16,7 @@ type edge struct{ from, to kevlard.NodeID }
 // avoidance remembers who was blamed, and until when.
 type avoidance struct {
 	nodes map[kevlard.NodeID]kevlard.Instant
+	mute  map[kevlard.NodeID]bool // of nodes: blamed for silence alone
 	edges map[edge]kevlard.Instant
 }
 
@@ -24,6 +25,15 @@ func (a *avoidance) node(n kevlard.NodeID, until kevlard.Instant) {
 		a.nodes = map[kevlard.NodeID]kevlard.Instant{}
 	}
 	a.nodes[n] = until
+	delete(a.mute, n)
+}
+
+// silent notes that the last blame of a node was for its silence.
+func (a *avoidance) silent(n kevlard.NodeID) {
+	if a.mute == nil {
+		a.mute = map[kevlard.NodeID]bool{}
+	}
+	a.mute[n] = true
 }
 
 func (a *avoidance) edge(e edge, until kevlard.Instant) {
@@ -68,8 +78,17 @@ func (m *Machine) RouteClass() string { return m.class }
 // Pardon forgets what a node was blamed for: it has started anew.
 func (m *Machine) Pardon(n kevlard.NodeID) {
 	delete(m.avoid.nodes, n)
+	delete(m.avoid.mute, n)
 	delete(m.unfit, n)
 	maps.DeleteFunc(m.avoid.edges, func(e edge, _ kevlard.Instant) bool { return e.from == n || e.to == n })
+}
+
+// Heard forgets what a node was blamed for if that was its silence, which a word
+// refutes.
+func (m *Machine) Heard(n kevlard.NodeID) {
+	if m.avoid.mute[n] {
+		m.Pardon(n)
+	}
 }
 
 // Previous returns the route used last, for a chooser that prefers to stay.

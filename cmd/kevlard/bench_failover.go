@@ -40,6 +40,7 @@ func (sh shell) benchFailoverCommand() *cli.Command {
 			&cli.StringFlag{Name: "fault", Value: string(bench.Kill), Usage: "`FAULT`: kill (SIGKILL the daemon), stop (SIGSTOP it), drop (its packets vanish), engine-kill (SIGKILL its engine), slow (its engine stands still for --slow-share of each --slow-period)"},
 			&cli.IntFlag{Name: "nodes", Value: 8, Usage: "`N` hosts"},
 			&cli.IntFlag{Name: "stages", Value: 4, Usage: "`S` stages per pipeline"},
+			&cli.BoolFlag{Name: "hot", Usage: "copies wait in the cells of engines, [kv] standby = \"hot\""},
 			&cli.IntFlag{Name: "standbys", Value: 1, Usage: "`R` standby copies of each session's KV"},
 			&cli.Float64Flag{Name: "rps", Value: 1.5, Usage: "`R` new streams per second"},
 			&cli.IntFlag{Name: "faults", Value: 60, Usage: "`F` faults, each of which hits at least one stream"},
@@ -98,7 +99,7 @@ func failoverOptions(c *cli.Context) (bench.Failover, error) {
 		Start: func(_ context.Context, o devmesh.Options) (*devmesh.Mesh, error) { return benchMesh(c, o) },
 		Say:   func(format string, args ...any) { fmt.Fprintf(c.App.ErrWriter, format+"\n", args...) },
 		Mesh: devmesh.Options{
-			Nodes: c.Int("nodes"), Stages: c.Int("stages"), Standbys: c.Int("standbys"), GatewayStandbys: []int{c.Int("standbys")},
+			Nodes: c.Int("nodes"), Stages: c.Int("stages"), Hot: c.Bool("hot"), Standbys: c.Int("standbys"), GatewayStandbys: []int{c.Int("standbys")},
 		},
 		Breaker: &bench.Breaker{Share: c.Float64("slow-share"), Period: c.Duration("slow-period")},
 		RPS:     c.Float64("rps"), Faults: c.Int("faults"), Compare: c.Int("compare-faults"), Tokens: c.Int("tokens"),

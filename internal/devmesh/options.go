@@ -28,6 +28,7 @@ type Options struct {
 	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
 	Restart  time.Duration // a dead daemon is started again after this; 0 is never
 	Standbys int           // copies of each session's KV, 1; NoStandbys for none; default 1
+	Hot      bool          // copies wait in the cells of engines, [kv] standby = "hot"
 	// GatewayStandbys is what each gateway has as [kv] standbys instead, 0 for none:
 	// the owner of a session decides how many copies of it are kept.
 	GatewayStandbys []int
@@ -162,7 +163,11 @@ func (o Options) kv(gateway int) table {
 	if gateway >= 0 && gateway < len(o.GatewayStandbys) {
 		return table{"standbys": o.GatewayStandbys[gateway]}
 	}
-	return table{"standbys": max(0, o.Standbys)}
+	t := table{"standbys": max(0, o.Standbys)}
+	if o.Hot && gateway < 0 {
+		t["standby"] = "hot"
+	}
+	return t
 }
 
 // splitLayers cuts layers into n ranges whose lengths differ by at most one, the

@@ -114,6 +114,10 @@ func TestPlanGivesGatewaysTheirStandbysAndNodesTheirGroups(t *testing.T) {
 			t.Errorf("%s has standbys %v, group %d; want %v, %d", specs[i].name, got, specs[i].group, want, 500+i)
 		}
 	}
+	o.Hot = true
+	if specs, err = plan(o, "/d", 8); err != nil || specs[0].kv["standby"] != "hot" || specs[1].kv["standby"] != nil {
+		t.Errorf("hot copies: %+v, %v", specs, err)
+	}
 	o.SkipAddresses = 5
 	if specs, err = plan(o, "/d", 8); err != nil || specs[0].ip != "127.0.0.16" || specs[3].ip != "127.0.0.19" {
 		t.Errorf("with 5 addresses left out: %+v, %v", specs, err)

@@ -172,6 +172,10 @@ func (d *Daemon) apply(e node.Effect) {
 		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token, e.Logprobs) {
 			d.metrics.ttft.Observe(time.Since(s.submitted).Seconds())
 		}
+	case node.Replay:
+		if s := d.streams.get(e.Session); s != nil {
+			s.replay(e.Tokens, e.Logprobs)
+		}
 	case node.Finish:
 		d.finish(e)
 	case node.Publish:

@@ -115,7 +115,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	for state, n := range members {
 		emit(prometheus.GaugeValue, "kevlard_members", "Members of the ring as this node sees them.", float64(n), "state", state)
 	}
-	sessions := map[string]int{"queued": 0, "prefill": 0, "decode": 0, "recovering": 0}
+	sessions := map[string]int{"queued": 0, "prefill": 0, "decode": 0, "recovering": 0, "paused": len(s.node.Paused)}
 	for _, i := range s.node.Sessions {
 		sessions[i.State]++
 	}

@@ -187,7 +187,8 @@ func (d *Daemon) askSessions(ctx context.Context, n kevlard.NodeID) (report.Sess
 
 func (d *Daemon) ownSessions() report.Sessions {
 	out := report.Sessions{Sessions: []report.Session{}}
-	for _, s := range d.snapshot().node.Sessions {
+	known := d.snapshot().node
+	for _, s := range slices.Concat(known.Sessions, known.Paused) {
 		r := report.Session{
 			ID: string(s.ID), Model: s.Model.String(), Owner: string(d.cfg.Name), Epoch: s.Fence.Epoch, Term: s.Fence.Term, Tokens: s.Tokens,
 			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),

@@ -18,7 +18,7 @@ type Update struct {
 	Tokens    []kevlard.Token
 	Logprobs  []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
 	Done      bool
-	Reason    string             // with Done: stop, length, cancelled or error
+	Reason    string             // with Done: stop, length, cancelled, error or paused
 	Err       *kevlard.Failure   // with Reason error
 	Failovers []kevlard.Failover // with Done: the re-routes while it ran
 }
@@ -31,6 +31,7 @@ type Stream struct {
 	max       int
 	submitted time.Time
 	cancel    func() // posts Cancel; may block until the loop takes it
+	pause     func() // posts Pause, likewise
 	more      chan struct{}
 
 	mu       sync.Mutex
@@ -79,6 +80,31 @@ func (s *Stream) Close() error {
 	return nil
 }
 
+// Pause says that the client is gone: work stops within a step. A session with an
+// envelope can be resumed for a while, another ends. It does not wait for that.
+func (s *Stream) Pause() error {
+	s.mu.Lock()
+	running := s.final == nil
+	s.mu.Unlock()
+	if running {
+		s.pause()
+	}
+	return nil
+}
+
+// replay appends what was generated before the stream was there.
+func (s *Stream) replay(tokens []kevlard.Token, logprobs []kevlard.Logprobs) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.final != nil || s.seen+len(tokens) > s.max {
+		panic(fmt.Sprintf("daemon: session %s replays %d tokens after %d of %d, ended %v", s.id, len(tokens), s.seen, s.max, s.final != nil))
+	}
+	s.seen += len(tokens)
+	s.wait = append(s.wait, tokens...)
+	s.logprobs = append(s.logprobs, logprobs...)
+	s.signal()
+}
+
 // emit appends a token, with its logprobs unless l is nil, and reports whether it is
 // the first.
 func (s *Stream) emit(t kevlard.Token, l *kevlard.Logprobs) (first bool) {
@@ -115,9 +141,9 @@ func (s *Stream) signal() {
 	}
 }
 
-// watch makes the end of the client's context cancel the session.
+// watch makes the end of the client's context pause the session.
 func (s *Stream) watch(ctx context.Context) {
-	stop := context.AfterFunc(ctx, s.cancel)
+	stop := context.AfterFunc(ctx, s.pause)
 	s.mu.Lock()
 	s.stop = stop
 	ended := s.final != nil
@@ -201,7 +227,8 @@ func stopping() *kevlard.Failure {
 // the client's, empty if it gave none; one name runs once at a time on this node.
 // The session's id is made here, so that neither another node's session of that
 // name nor an earlier one has it. The session ends when its answer does, when the
-// stream is closed, or when ctx ends. Errors are *kevlard.Failure: invalid_request
+// stream is closed, or when ctx ends; then it can be resumed for a while if the request
+// has an envelope. Errors are *kevlard.Failure: invalid_request
 // and context_length_exceeded (400), model_not_found (404), session_busy (409),
 // overloaded (429), draining (503). What goes wrong later comes through the stream.
 func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.Request) (*Stream, error) {
@@ -212,6 +239,7 @@ func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.
 	s := &Stream{
 		id: id, name: name, max: req.MaxTokens, submitted: time.Now(), more: make(chan struct{}, 1),
 		cancel: func() { d.post(node.Cancel{Session: id}) },
+		pause:  func() { d.post(node.Pause{Session: id}) },
 	}
 	if f := d.streams.add(s); f != nil {
 		if f.Status == 429 {

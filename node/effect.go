@@ -55,10 +55,29 @@ type Emit struct {
 	Logprobs *kevlard.Logprobs // if the request asked for them, else nil
 }
 
-// Finish ends a session's stream. It is the last effect of the session.
+// Replay hands the client of a resumed session the tokens that were generated before,
+// or on another node, from the first on.
+type Replay struct {
+	Session  kevlard.SessionID
+	Tokens   []kevlard.Token
+	Logprobs []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
+}
+
+// Found answers Find.
+type Found struct {
+	Number   uint64
+	Session  kevlard.SessionID
+	Owned    bool
+	Running  bool   // with a client
+	Epoch    uint64 // if owned
+	Envelope []byte // likewise
+}
+
+// Finish ends the stream of a session's client. With the reason paused it can be
+// resumed here, and so it can for a while after most other ends.
 type Finish struct {
 	Session   kevlard.SessionID
-	Reason    string // stop, length, cancelled or error
+	Reason    string // stop, length, cancelled, error or paused
 	Err       *kevlard.Failure
 	Failovers []kevlard.Failover
 }
@@ -147,6 +166,8 @@ func (StartEngine) effect() {}
 func (KillEngine) effect()  {}
 func (RunBatch) effect()    {}
 func (Emit) effect()        {}
+func (Replay) effect()      {}
+func (Found) effect()       {}
 func (Finish) effect()      {}
 func (Publish) effect()     {}
 func (Report) effect()      {}

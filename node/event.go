@@ -112,6 +112,21 @@ type Request = session.Request
 // Cancel ends a session: its client is gone, or has what it wanted.
 type Cancel struct{ Session kevlard.SessionID }
 
+// Pause says that a session's client is gone. The session stops, and can be resumed for
+// a while, if it has an envelope; else it ends.
+type Pause struct{ Session kevlard.SessionID }
+
+// Resume gives a session that waits for it a client again: Replay follows with what
+// was generated so far, and then the rest; a Finish with an error if that can't be.
+type Resume struct{ Session kevlard.SessionID }
+
+// Find asks what this node knows of a session that it owns; Found follows with the
+// same number.
+type Find struct {
+	Session kevlard.SessionID
+	Number  uint64
+}
+
 // Drain stops (or, with Undo, resumes) taking new sessions.
 type Drain struct{ Undo bool }
 
@@ -200,4 +215,7 @@ func (EngineExited) event()  {}
 func (BatchDone) event()     {}
 func (Submit) event()        {}
 func (Cancel) event()        {}
+func (Pause) event()         {}
+func (Resume) event()        {}
+func (Find) event()          {}
 func (Drain) event()         {}

@@ -27,6 +27,9 @@ type Timing struct {
 	LateJudge time.Duration
 	// Renew is the interval of lease renewals. Default 3 s.
 	Renew time.Duration
+	// Resume is how long a session can be resumed after its client is gone, or after its
+	// end. Default 60 s; negative: not at all.
+	Resume time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -40,6 +43,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Silence, 400*time.Millisecond)
 	set(&t.LateJudge, 50*time.Millisecond)
 	set(&t.Renew, 3*time.Second)
+	set(&t.Resume, time.Minute)
 	return t
 }
 
@@ -55,6 +59,9 @@ type Limits struct {
 	// Fetches is how many pieces of copies are sent at once to nodes that take over;
 	// more copies are recomputed there. Default 4096.
 	Fetches int
+	// Resting is how many sessions wait to be resumed, and RestingBytes what their
+	// tokens take; the oldest are forgotten first. Defaults 4096 and 64 MiB.
+	Resting, RestingBytes int
 }
 
 func (l Limits) withDefaults() Limits {
@@ -66,6 +73,12 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Fetches == 0 {
 		l.Fetches = 4096
+	}
+	if l.Resting == 0 {
+		l.Resting = 4096
+	}
+	if l.RestingBytes == 0 {
+		l.RestingBytes = 64 << 20
 	}
 	return l
 }

@@ -54,6 +54,7 @@ type Machine struct {
 	rewatch  bool                   // peers' watched flags are out of date
 	draining bool
 	poisoned poisoned
+	resting  resting // sessions without a client that can be resumed
 	counters Counters
 	copies   *index.Index            // of sessions that other nodes compute
 	fetches  map[uint64]index.Pinned // copies that are being sent to those who take over
@@ -82,7 +83,7 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline())
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next())
 	for _, s := range m.stages {
 		at = min(at, s.Deadline())
 	}
@@ -132,6 +133,12 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		out = m.submit(now, ev, out)
 	case Cancel:
 		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(e) })
+	case Pause:
+		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Pause(e) })
+	case Resume:
+		out = m.resume(now, ev.Session, out)
+	case Find:
+		out = append(out, m.find(ev))
 	case Drain:
 		m.draining = !ev.Undo
 		out = append(out, m.publish())
@@ -170,6 +177,7 @@ func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 	}
 	m.late = 0
 	m.copies.Expire(now)
+	out = m.forgetRested(now, out)
 	m.cool()
 	out = m.links(now, out)
 	for {
@@ -190,7 +198,7 @@ func (m *Machine) submit(now kevlard.Instant, ev Submit, out []Effect) []Effect 
 		return refuse("draining", 503, "this node is draining and takes no new sessions; ask another node")
 	case len(m.sessions) >= m.cfg.Limits.Sessions:
 		return refuse("overloaded", 429, fmt.Sprintf("this node owns %d sessions, the most it takes; try again later", len(m.sessions)))
-	case m.sessions[ev.Session] != nil:
+	case m.sessions[ev.Session] != nil || m.resting.get(ev.Session) != nil:
 		return refuse("session_busy", 409, "the session is running")
 	case m.poisoned.has(promptKey(ev.Request)):
 		return refuse("poisoned", 500, "this request crashed engines before; it is not tried again")
@@ -214,17 +222,17 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	}
 	effects = m.findStandbys(now, s, effects)
 	m.counters.Fenced += s.Fenced() - fenced
-	if s.Fence() != fence || s.Route() == nil || s.State() == session.Done {
+	if s.Fence() != fence || s.Route() == nil || s.State() == session.Done { // paused: it has no route
 		m.rerouted = true
 	}
 	for _, e := range effects {
 		out = m.fromSession(s, e, out)
 	}
-	if s.State() == session.Done {
+	if s.State() == session.Done || s.State() == session.Paused {
 		delete(m.sessions, id)
 		delete(m.waiting, id)
 		m.timers.set(id, kevlard.Never)
-		return out
+		return m.rest(now, s, out)
 	}
 	if s.State() == session.Routing {
 		if _, known := m.waiting[id]; !known {

@@ -29,7 +29,7 @@ type SessionInfo struct {
 	Model     kevlard.Digest
 	Fence     kevlard.Fence
 	Tokens    int
-	State     string // queued, prefill, decode, recovering
+	State     string // queued, prefill, decode, recovering, paused
 	Route     kevlard.Route
 	Failovers int
 	LastGap   time.Duration
@@ -60,7 +60,8 @@ type PeerInfo struct {
 type Snapshot struct {
 	View     topology.View
 	Draining bool
-	Sessions []SessionInfo // by id
+	Sessions []SessionInfo // with a client, by id
+	Paused   []SessionInfo // without, the longest first; they must not be changed
 	Stages   []StageInfo   // by key
 	Peers    []PeerInfo    // by name
 	Counters Counters
@@ -84,6 +85,7 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	for _, id := range m.sortedSessions() {
 		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
 	}
+	s.Paused = m.resting.paused()
 	for _, st := range m.stages {
 		c := st.Counters()
 		s.Counters.Fenced += c.Fenced

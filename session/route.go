@@ -264,7 +264,7 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 // is full, which is nobody's fault, or no message is that large, which no route
 // can help.
 func (m *Machine) Unsent(now kevlard.Instant, oversize bool, out []Effect) []Effect {
-	if m.state == Done || m.state == Routing {
+	if m.state == Done || m.state == Routing || m.state == Paused {
 		return out
 	}
 	if oversize {

@@ -9,6 +9,9 @@
 //	   │
 //	   └─ no route until the deadline, poison ─▶ Done ◀─ stop, length, cancel
 //
+// From every state but Done a resumable session is Paused when its client is gone, or
+// when it has shown something and finds no route; Resume makes it want one.
+//
 // Every re-route raises the term. The new stages (and the surviving ones) say
 // what they hold under the session's tokens; the session starts at the least of
 // it and replays the rest, so the text goes on exactly where it stopped.
@@ -30,6 +33,7 @@ const (
 	Preparing State = "preparing" // stages are reserving room
 	Prefill   State = "prefill"   // known tokens are being computed
 	Decode    State = "decode"    // one token at a time
+	Paused    State = "paused"    // no client: closed at the stages, until Resume
 	Done      State = "done"
 )
 
@@ -45,6 +49,9 @@ type Request struct {
 	// Salt keeps KV apart: sessions share it only under equal salts. Empty: this
 	// session shares with none.
 	Salt string
+	// Envelope is what the API needs to write the answer on for another connection. The
+	// session can be resumed if there is one.
+	Envelope []byte
 }
 
 // Effect is what a session asks of the node around it.
@@ -69,9 +76,9 @@ type Emit struct {
 	Logprobs *kevlard.Logprobs // if the request asks for them, else nil
 }
 
-// Finish is a session's last effect.
+// Finish ends the stream of a session's client, and unless it is paused the session.
 type Finish struct {
-	Reason string // stop, length, cancelled, error
+	Reason string // stop, length, cancelled, error, paused
 	Err    *kevlard.Failure
 }
 
@@ -102,6 +109,9 @@ type Machine struct {
 	state  State
 	fence  kevlard.Fence
 	tokens []kevlard.Token // prompt, then what was generated
+
+	logprobs []kevlard.Logprobs // of what was generated, if asked for
+	ended    Finish             // when Done
 
 	route kevlard.Route
 	class string // numerics class of the route
@@ -194,7 +204,7 @@ func (m *Machine) Fenced() uint64 { return m.fenced }
 
 // Deadline returns when Wake must be called.
 func (m *Machine) Deadline() kevlard.Instant {
-	if m.state == Done {
+	if m.state == Done || m.state == Paused {
 		return kevlard.Never
 	}
 	return m.deadline
@@ -212,10 +222,17 @@ func (m *Machine) Cancel(out []Effect) []Effect {
 	return m.finish("cancelled", nil, out)
 }
 
-func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect { return m.finish("error", f, out) }
+// fail ends the session, or pauses it if the trouble may pass and its client would have
+// to begin again.
+func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect {
+	if f.Status == 503 && m.Resumable() && m.Generated() > 0 {
+		return append(m.rest(out), Finish{"error", f})
+	}
+	return m.finish("error", f, out)
+}
 
 func (m *Machine) finish(reason string, f *kevlard.Failure, out []Effect) []Effect {
-	m.state, m.deadline = Done, kevlard.Never
+	m.state, m.deadline, m.ended = Done, kevlard.Never, Finish{reason, f}
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	out = m.closeCopies(out)

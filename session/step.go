@@ -58,6 +58,9 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 		s.Logprobs = nil // nobody asked
 	}
 	m.tokens = append(m.tokens, s.Token)
+	if s.Logprobs != nil {
+		m.logprobs = append(m.logprobs, *s.Logprobs)
+	}
 	m.state = Decode
 	if m.Generated()%m.timing.ProgressEarn == 0 {
 		m.budget = min(m.budget+1, m.timing.ProgressBudget)

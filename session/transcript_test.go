@@ -80,6 +80,7 @@ func parseSession(t *testing.T, args []string) *Machine {
 	}
 	r := Request{MaxTokens: n["max"], MinTokens: n["min"], IgnoreEOG: n["ignore"] > 0}
 	r.Sampling.Logprobs = n["logprobs"] > 0
+	r.Envelope = make([]byte, n["envelope"])
 	for i := range n["prompt"] {
 		r.Prompt = append(r.Prompt, kevlard.Token(i))
 	}
@@ -177,6 +178,12 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		m.Forgive(now, late)
 	case "cancel":
 		return m.Cancel(nil)
+	case "pause":
+		return m.Pause(nil)
+	case "resume":
+		m.Resume(now)
+	case "forget":
+		return m.Forget(nil)
 	default:
 		t.Fatalf("unknown command %q", what)
 	}
@@ -197,7 +204,11 @@ func show(e Effect) string {
 			}
 			return fmt.Sprintf("  prepare %s %v %v tokens=%d positions=%d next=%q last=%v%s", e.To, p.Fence, p.Stage.Layers, len(p.Tokens), p.Positions, p.Next, p.Last, flags)
 		case protocol.Close:
-			return fmt.Sprintf("  close %s %v lo=%d", e.To, p.Fence, p.Lo)
+			keep := ""
+			if p.Keep {
+				keep = " keep"
+			}
+			return fmt.Sprintf("  close %s %v lo=%d%s", e.To, p.Fence, p.Lo, keep)
 		case protocol.Probe:
 			return fmt.Sprintf("  probe %s %v lo=%d round=%d", e.To, p.Fence, p.Lo, p.Round)
 		}
@@ -225,7 +236,10 @@ func state(m *Machine) string {
 	if m.State() == Done {
 		return fmt.Sprintf("  done, failovers %d", len(m.Failovers()))
 	}
-	s := fmt.Sprintf("  %s %v, deadline %v", m.State(), m.Fence(), time.Duration(m.Deadline()))
+	s := fmt.Sprintf("  %s %v", m.State(), m.Fence())
+	if m.Deadline() != kevlard.Never {
+		s += fmt.Sprintf(", deadline %v", time.Duration(m.Deadline()))
+	}
 	if m.State() == Routing || m.State() == Preparing {
 		s += fmt.Sprintf(", gives up %v", time.Duration(m.giveUp))
 	}

@@ -24,6 +24,8 @@ type client struct {
 	submitted kevlard.Instant
 	got       int
 	cancelled bool
+	gone      bool // it went away, and
+	back      bool // it came back, which the owner has not answered yet
 	done      bool
 	ended     string // reason, or "lost" with the owner
 	err       *kevlard.Failure
@@ -61,13 +63,14 @@ func (w *world) submit(id kevlard.SessionID, poison bool) {
 		c.want, c.reason = w.expect(c.req)
 	}
 	c.must = w.sc.Gentle && owner.safe && !poison
+	w.vanish(c)
 	w.judge.clients[id] = c
 	w.judge.order = append(w.judge.order, c)
 	w.say(owner.id, "submit", "%s %d+%d", id, len(c.req.Prompt), c.req.MaxTokens)
 	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req})
 	if w.chance(6) {
 		w.after(w.between(0, 1500*time.Millisecond), func() {
-			if c.done || c.owner.life != c.life || c.owner.frozen {
+			if c.done || c.gone || c.back || c.owner.life != c.life || c.owner.frozen {
 				return
 			}
 			c.cancelled = true

@@ -239,7 +239,7 @@ func (h *host) apply(e node.Effect) {
 		h.memory.free(e.Stage, e.Slots)
 	case node.DropRows:
 		h.dropRows(e)
-	case node.Emit, node.Finish, node.Report:
+	case node.Emit, node.Finish, node.Report, node.Replay, node.Found:
 	default:
 		w.judge.fail("effect of unknown type %T", e)
 	}

@@ -36,7 +36,7 @@ type holding struct {
 // Stats counts what a run did, so that a test can insist that it did something.
 type Stats struct {
 	Sessions, Finished, Cancelled, Failed, Lost int
-	Tokens, Failovers, Stale, Events            int
+	Tokens, Failovers, Stale, Events, Resumed   int
 	Errors                                      map[string]int
 	WorstGap                                    time.Duration
 
@@ -110,6 +110,8 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 				j.fail("%s streams a token of %s from an older term", h.id, e.Session)
 			}
 			j.token(h, e)
+		case node.Replay:
+			j.replayed(h, e)
 		case node.Finish:
 			j.finish(h, e)
 		case node.Send:
@@ -201,6 +203,11 @@ func (j *judge) finish(h *host, e node.Finish) {
 			j.fail("%s: cancelled, but nobody asked", c.id)
 		}
 		j.stats.Cancelled++
+	case "paused":
+		c.done = false
+		if !c.gone {
+			j.fail("%s: paused, but its client is there", c.id)
+		}
 	case "error":
 		j.stats.Failed++
 		j.failed(c, e.Err)

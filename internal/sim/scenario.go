@@ -174,7 +174,8 @@ func Pressure(seed uint64) Scenario {
 func newWorld(s Scenario, o Options) *world {
 	w := &world{
 		sc: s, plant: o.Plant, trace: o.Trace, rng: rand.New(rand.NewPCG(s.Seed, 0x17)), copyRNG: rand.New(rand.NewPCG(s.Seed, 0xc0b1)),
-		byID: map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
+		goneRNG: rand.New(rand.NewPCG(s.Seed, 0x90e)),
+		byID:    map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
 		model: topology.Model{ID: sha256.Sum256([]byte("toy")), Name: "toy", Layers: s.Layers, Context: 1 << 15, Vocab: 256},
 	}
 	w.judge = newJudge(w)

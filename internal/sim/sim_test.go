@@ -111,6 +111,7 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.Tokens += s.Tokens
 	to.Failovers += s.Failovers
 	to.Stale += s.Stale
+	to.Resumed += s.Resumed
 	to.Events += s.Events
 	to.Moved += s.Moved
 	to.Copied += s.Copied

@@ -23,6 +23,8 @@ type world struct {
 	rng   *rand.Rand
 	// copyRNG draws all that has to do with copies.
 	copyRNG *rand.Rand
+	// goneRNG draws when clients go and come back.
+	goneRNG *rand.Rand
 	codec   *protocol.Codec // nil: messages are handed over as they are
 
 	model topology.Model

@@ -1,0 +1,152 @@
+package node
+
+import (
+	"slices"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/session"
+)
+
+// resting holds the sessions that have no client and can be resumed: paused ones, and
+// those that have ended, for clients that lost the last bytes. All rest equally long,
+// so the oldest is the next to go. The zero value is empty.
+type resting struct {
+	by    map[kevlard.SessionID]*rested
+	order []*rested // oldest first; those that were taken out are skipped
+	bytes int
+}
+
+type rested struct {
+	s     *session.Machine
+	until kevlard.Instant
+	bytes int
+	info  *SessionInfo // if it is paused
+	taken bool
+}
+
+func (r *resting) get(id kevlard.SessionID) *session.Machine {
+	if x := r.by[id]; x != nil {
+		return x.s
+	}
+	return nil
+}
+
+func (r *resting) add(s *session.Machine, until kevlard.Instant) {
+	if r.by == nil {
+		r.by = map[kevlard.SessionID]*rested{}
+	}
+	x := &rested{s: s, until: until, bytes: s.Trim()}
+	if s.State() == session.Paused {
+		info := describe(s)
+		x.info = &info
+	}
+	r.by[s.ID()] = x
+	r.order = append(r.order, x)
+	r.bytes += x.bytes
+}
+
+// take removes a session; nil if it is not there.
+func (r *resting) take(id kevlard.SessionID) *session.Machine {
+	x := r.by[id]
+	if x == nil {
+		return nil
+	}
+	delete(r.by, id)
+	r.bytes -= x.bytes
+	x.taken = true
+	s := x.s
+	x.s, x.info = nil, nil
+	for len(r.order) > 0 && r.order[0].taken {
+		r.order = r.order[1:]
+	}
+	if len(r.order) > 2*len(r.by)+16 {
+		r.order = slices.DeleteFunc(r.order, func(x *rested) bool { return x.taken })
+	}
+	return s
+}
+
+// next is when the oldest is forgotten.
+func (r *resting) next() kevlard.Instant {
+	if len(r.order) == 0 {
+		return kevlard.Never
+	}
+	return r.order[0].until
+}
+
+// paused describes the sessions that could go on.
+func (r *resting) paused() []SessionInfo {
+	var out []SessionInfo
+	for _, x := range r.order {
+		if x.info != nil {
+			out = append(out, *x.info)
+		}
+	}
+	return out
+}
+
+// rest keeps a session whose client's stream is over, if it can be resumed.
+func (m *Machine) rest(now kevlard.Instant, s *session.Machine, out []Effect) []Effect {
+	if m.cfg.Timing.Resume < 0 || !s.Resumable() {
+		for _, e := range s.Forget(nil) {
+			out = m.fromSession(s, e, out)
+		}
+		return out
+	}
+	m.resting.add(s, now.Add(m.cfg.Timing.Resume))
+	return m.forgetRested(now, out)
+}
+
+// forgetRested ends the sessions that rested for long enough, or for whom there is no
+// room.
+func (m *Machine) forgetRested(now kevlard.Instant, out []Effect) []Effect {
+	r := &m.resting
+	for len(r.order) > 0 && (now >= r.next() || len(r.by) > m.cfg.Limits.Resting || r.bytes > m.cfg.Limits.RestingBytes) {
+		s := r.take(r.order[0].s.ID())
+		for _, e := range s.Forget(nil) {
+			out = m.fromSession(s, e, out)
+		}
+	}
+	return out
+}
+
+// resume gives a resting session a client.
+func (m *Machine) resume(now kevlard.Instant, id kevlard.SessionID, out []Effect) []Effect {
+	refuse := func(code string, status int, why string) []Effect {
+		return append(out, Finish{Session: id, Reason: "error", Err: &kevlard.Failure{Code: code, Status: status, Message: why}})
+	}
+	s := m.resting.get(id)
+	switch {
+	case m.sessions[id] != nil:
+		return refuse("session_busy", 409, "the session is running, and its client is connected")
+	case s == nil:
+		return refuse("session_not_found", 404, "the session is not known: it was never here, or its time to be resumed is over")
+	case s.State() == session.Paused && len(m.sessions) >= m.cfg.Limits.Sessions:
+		return refuse("overloaded", 429, "this node owns as many sessions as it takes; try again later")
+	}
+	m.resting.take(id)
+	tokens, logprobs := s.Log()
+	out = append(out, Replay{id, tokens, logprobs})
+	if s.State() == session.Done {
+		end := s.Ended()
+		return m.rest(now, s, append(out, Finish{id, end.Reason, end.Err, s.Failovers()}))
+	}
+	m.sessions[id] = s
+	return m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+		s.Resume(now)
+		return e
+	})
+}
+
+// find says what this node knows of a session.
+func (m *Machine) find(ev Find) Found {
+	f := Found{Number: ev.Number, Session: ev.Session}
+	s := m.sessions[ev.Session]
+	f.Running = s != nil
+	if s == nil {
+		s = m.resting.get(ev.Session)
+	}
+	if s != nil && s.Resumable() {
+		f.Owned, f.Epoch, f.Envelope = true, s.Fence().Epoch, s.Request().Envelope
+	}
+	return f
+}

@@ -157,6 +157,7 @@ var varyingChat = regexp.MustCompile(`"id":"(chatcmpl-[0-9A-Z]{26})","object":"(
 // normalChat replaces id and time, which must be the same in all chunks.
 func normalChat(t *testing.T, text string) string {
 	t.Helper()
+	text = resumption.ReplaceAllString(text, "")
 	first := varyingChat.FindString(text)
 	for _, m := range varyingChat.FindAllString(text, -1) {
 		if m != first {

@@ -130,7 +130,7 @@ func TestOneChoiceFails(t *testing.T) {
 		<-g.cancelled // the one that hangs
 	}
 	_, text := post(t, ts, `{"model":"toy","prompt":["hangs","fails"],"stream":true}`)
-	if !strings.Contains(text, `{"error":{"message":"gone"`) || strings.Contains(text, "[DONE]") || strings.Contains(text, `"finish_reason":"`) {
+	if !strings.Contains(text, `{"error":{"message":"gone; to go on, send the same request`) || strings.Contains(text, "[DONE]") || strings.Contains(text, `"finish_reason":"`) {
 		t.Errorf("a stream of which one choice fails:\n%s", text)
 	}
 	<-g.cancelled

@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/oklog/ulid/v2"
 )
 
 // sessionHeader names the session, in requests and answers.
@@ -44,6 +46,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		writeError(w, err)
 		return
 	}
+	print := fingerprint(r.URL.Path, body)
 	if err := nameSession(body.common(), r.Header.Get(sessionHeader)); err != nil {
 		writeError(w, err)
 		return
@@ -53,14 +56,23 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		writeError(w, bad)
 		return
 	}
-	if client := clientName(r.Context()); client != "" && c.label != "" {
-		// Clients cannot see, nor block, the sessions of others.
-		c.choices[0].gen.Session = kevlard.SessionID(client + ":" + c.label)
+	events := newSSE(w)
+	c.alive = func() bool { return events.alive(r.Context()) }
+	var streams []Stream
+	var err error
+	if last := r.Header.Get(lastEventHeader); last != "" {
+		streams, err = s.resume(r.Context(), c, last, print)
+	} else {
+		if client := clientName(r.Context()); client != "" && c.label != "" {
+			// Clients cannot see, nor block, the sessions of others.
+			c.choices[0].gen.Session = kevlard.SessionID(client + ":" + c.label)
+		}
+		if c.label != "" { // also with an error, such as session_busy
+			w.Header().Set(sessionHeader, c.label)
+		}
+		c.name(clientName(r.Context()), print)
+		streams, err = c.start(r.Context(), s.gen)
 	}
-	if c.label != "" { // also with an error, such as session_busy
-		w.Header().Set(sessionHeader, c.label)
-	}
-	streams, err := c.start(r.Context(), s.gen)
 	if err != nil {
 		writeError(w, asError(err))
 		return
@@ -74,7 +86,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		}
 	}
 	if c.stream {
-		s.streamed(w, r.Context(), c, streams, body.form(c))
+		s.streamed(w, r.Context(), c, events, streams, body.form(c))
 	} else {
 		s.collected(w, r.Context(), c, streams, body.form(c))
 	}
@@ -106,12 +118,37 @@ func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *comple
 	writeJSON(w, http.StatusOK, f.document(whole, ends, c.usageOf(ends)))
 }
 
+// name chooses the ids of the sessions and, if the answer can be resumed, what is kept
+// with them.
+func (c *completion) name(client, print string) {
+	base := kevlard.SessionID(ulid.Make().String())
+	if named := c.choices[0].gen.Session; named != "" {
+		base = named + "." + base
+	}
+	c.answer, c.created = ulid.Make().String(), time.Now().Unix()
+	c.at = place{session: base}
+	var env []byte
+	if c.stream {
+		env = sealed{sealedVersion, client, print, c.answer, c.created}.seal()
+	}
+	for k := range c.choices {
+		g := &c.choices[k].gen
+		g.ID, g.Envelope, g.Alive = choiceSession(base, k, len(c.choices)), env, c.alive
+		c.at.choices = append(c.at.choices, position{phase: fresh})
+	}
+}
+
 // streamed answers with server-sent events.
-func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, streams []Stream, f form) {
-	events := newSSE(w)
+func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *completion, events *sse, streams []Stream, f form) {
+	events.start()
+	at := place{c.at.session, slices.Clone(c.at.choices), c.at.usage} // what the client has
 	ends, err := c.run(ctx, streams, func(k int, p piece, reason *string) error {
-		for _, chunk := range f.chunks(k, p, reason) {
-			if err := events.data(chunk); err != nil {
+		for _, e := range f.chunks(k, p, reason) {
+			if !e.noText {
+				at.choices[k] = p.upto
+			}
+			at.choices[k].phase = e.after
+			if err := events.data(at.String(), e.body); err != nil {
 				return err
 			}
 		}
@@ -119,11 +156,12 @@ func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *complet
 	})
 	s.logEnd(ctx, c, streams, ends, err)
 	if err == nil {
-		if c.usage {
-			err = events.data(f.usage(c.usageOf(ends)))
+		if c.usage && !at.usage {
+			at.usage = true
+			err = events.data(at.String(), f.usage(c.usageOf(ends)))
 		}
 		if err == nil {
-			_ = events.raw("[DONE]") // a failed write means that the client is gone
+			_ = events.raw(at.String(), "[DONE]") // a failed write means that the client is gone
 		}
 		events.end()
 		return
@@ -138,7 +176,7 @@ func (s *Server) streamed(w http.ResponseWriter, ctx context.Context, c *complet
 		return
 	}
 	// No finish_reason and no [DONE] follow: this is not an answer.
-	_ = events.data(envelope{e})
+	_ = events.data(at.String(), envelope{e.resumable(at)})
 }
 
 // clientError is what the client is told, or nil if there is none any more.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/kevlard/kevlard"
 )
@@ -23,6 +24,21 @@ type Error struct {
 	Type    string  `json:"type"`
 	Param   *string `json:"param"` // the field that is wrong, or null
 	Code    *string `json:"code"`  // stable, for programs, or null
+	// Resume, in an event, is the Last-Event-ID with which the same request goes on here
+	// or on another node.
+	Resume string `json:"resume,omitempty"`
+}
+
+// resumable says with e how the answer can go on, if another try may help.
+func (e *Error) resumable(at place) *Error {
+	some := slices.ContainsFunc(at.choices, func(c position) bool { return c.phase != fresh })
+	if e.Status != http.StatusServiceUnavailable || !some { // who has nothing can as well begin anew
+		return e
+	}
+	with := *e
+	with.Resume = at.String()
+	with.Message += "; to go on, send the same request with " + lastEventHeader + ": " + with.Resume
+	return &with
 }
 
 // Error implements error.

@@ -16,9 +16,18 @@ type form interface {
 	document(whole []piece, ends []ending, u usage) any
 	// chunks are the events of one piece of choice k, perhaps none. The reason is nil
 	// but for the last piece of the choice.
-	chunks(k int, p piece, reason *string) []any
+	chunks(k int, p piece, reason *string) []event
 	// usage is the event after the last piece, for clients that want it.
 	usage(u usage) any
+}
+
+// event is one event of a choice.
+type event struct {
+	body any
+	// after says what the client has of the choice after it. Of an event without text
+	// only the phase counts.
+	after  phase
+	noText bool
 }
 
 // usage counts tokens.
@@ -56,7 +65,19 @@ type head struct {
 }
 
 func newHead(c *completion, prefix, object string) head {
-	return head{ID: prefix + ulid.Make().String(), Object: object, Created: time.Now().Unix(), Model: c.model.Name}
+	if c.answer == "" {
+		c.answer, c.created = ulid.Make().String(), time.Now().Unix()
+	}
+	return head{ID: prefix + c.answer, Object: object, Created: c.created, Model: c.model.Name}
+}
+
+// sentBegin says of which choices the begin was sent before.
+func sentBegin(c *completion) []bool {
+	out := make([]bool, len(c.choices))
+	for k, at := range c.at.choices {
+		out[k] = at.phase != fresh
+	}
+	return out
 }
 
 // reply is an answer, or an event of a streamed one.
@@ -101,7 +122,7 @@ type completionChoice struct {
 }
 
 func newCompletionForm(c *completion) *completionForm {
-	return &completionForm{newHead(c, "cmpl-", "text_completion"), c, noUsage(c), make([]bool, len(c.choices))}
+	return &completionForm{newHead(c, "cmpl-", "text_completion"), c, noUsage(c), sentBegin(c)}
 }
 
 func (f *completionForm) choice(k int, p piece, reason *string) completionChoice {
@@ -131,12 +152,16 @@ func (f *completionForm) document(whole []piece, ends []ending, u usage) any {
 }
 
 // chunks implements form.
-func (f *completionForm) chunks(k int, p piece, reason *string) []any {
+func (f *completionForm) chunks(k int, p piece, reason *string) []event {
 	choice := f.choice(k, p, reason)
 	if choice.Text == "" && reason == nil && !f.c.tokenIDs {
 		return nil
 	}
-	return []any{reply[completionChoice]{f.head, []completionChoice{choice}, f.noUsage}}
+	after := begun
+	if reason != nil {
+		after = ended
+	}
+	return []event{{body: reply[completionChoice]{f.head, []completionChoice{choice}, f.noUsage}, after: after}}
 }
 
 // usage implements form.
@@ -177,7 +202,7 @@ func newChatForm(c *completion) *chatForm {
 	if c.stream {
 		object = "chat.completion.chunk"
 	}
-	return &chatForm{newHead(c, "chatcmpl-", object), c, noUsage(c), make([]bool, len(c.choices))}
+	return &chatForm{newHead(c, "chatcmpl-", object), c, noUsage(c), sentBegin(c)}
 }
 
 // choice is one with what the piece says of its tokens.
@@ -204,20 +229,26 @@ func (f *chatForm) document(whole []piece, ends []ending, u usage) any {
 }
 
 // chunks implements form. The role comes alone, then text, then the reason alone.
-func (f *chatForm) chunks(k int, p piece, reason *string) []any {
-	var out []any
-	event := func(c chatChoice) { out = append(out, reply[chatChoice]{f.head, []chatChoice{c}, f.noUsage}) }
+func (f *chatForm) chunks(k int, p piece, reason *string) []event {
+	var out []event
+	add := func(c chatChoice, after phase, noText bool) {
+		out = append(out, event{reply[chatChoice]{f.head, []chatChoice{c}, f.noUsage}, after, noText})
+	}
 	if !f.begun[k] {
 		f.begun[k] = true
-		event(chatChoice{Index: k, Delta: &chatDelta{Role: roleAssistant, Content: new(string)}})
+		add(chatChoice{Index: k, Delta: &chatDelta{Role: roleAssistant, Content: new(string)}}, begun, true)
 	}
 	if p.text != "" || len(p.logprobs) > 0 || f.c.tokenIDs && len(p.tokens) > 0 {
 		c := f.choice(k, p)
 		c.Delta = &chatDelta{Content: &p.text}
-		event(c)
+		after := begun
+		if reason != nil {
+			after = told
+		}
+		add(c, after, false)
 	}
 	if reason != nil {
-		event(chatChoice{Index: k, Delta: &chatDelta{}, FinishReason: reason})
+		add(chatChoice{Index: k, Delta: &chatDelta{}, FinishReason: reason}, ended, false)
 	}
 	return out
 }

@@ -16,6 +16,20 @@ type Generator interface {
 	// Generate starts a session. It fails with a *kevlard.Failure where the client is
 	// to see why. The session ends when its stream ends, is closed, or ctx ends.
 	Generate(ctx context.Context, req GenRequest) (Stream, error)
+	// Resume gives a session whose client is gone a new one. Its stream begins with the
+	// first token of the answer again. It fails with what Accept said, or with a
+	// *kevlard.Failure: session_not_found (404), session_busy (409), session_no_quorum
+	// (409).
+	Resume(ctx context.Context, req ResumeRequest) (Stream, error)
+}
+
+// ResumeRequest is a client that comes back.
+type ResumeRequest struct {
+	ID kevlard.SessionID
+	// Accept is shown the session's envelope before anything changes; on an error the
+	// session stays as it is.
+	Accept func(envelope []byte) error
+	Alive  func() bool // see GenRequest
 }
 
 // Model is a model that the ring serves.
@@ -55,6 +69,7 @@ type Decoder interface {
 // GenRequest is a checked request.
 type GenRequest struct {
 	Session   kevlard.SessionID // the client's name for it, or empty
+	ID        kevlard.SessionID // in the mesh, never used before; empty: the generator makes one
 	Model     kevlard.Digest
 	Prompt    []kevlard.Token // not empty
 	MaxTokens int             // at least 1; prompt and answer fit the context
@@ -62,6 +77,12 @@ type GenRequest struct {
 	Sampling  kevlard.Sampling
 	EOG       []kevlard.Token // they end the answer and are not part of it
 	IgnoreEOG bool
+	// Envelope is given to the Accept of who resumes the session. A session without one
+	// ends with its client.
+	Envelope []byte
+	// Alive finds out within about a second whether the client still takes what it is
+	// sent; nil: nobody knows.
+	Alive func() bool
 }
 
 // Stream is the answer of a session as it grows.
@@ -71,8 +92,11 @@ type Stream interface {
 	// Next blocks until something new is there. After an Update with Done it is not
 	// called again.
 	Next(ctx context.Context) (Update, error)
-	// Close ends the session if it is still running.
+	// Close ends the session if it is still running: its client has what it wanted.
 	Close() error
+	// Pause ends the stream: the client is gone. The session ends, or can be resumed for
+	// a while if it has an envelope.
+	Pause() error
 }
 
 // Update is what became of a session since the last one.
@@ -80,7 +104,7 @@ type Update struct {
 	Tokens    []kevlard.Token
 	Logprobs  []kevlard.Logprobs // one for each of Tokens if the request asked for them, else nil
 	Done      bool
-	Reason    string // with Done: stop, length, cancelled or error
+	Reason    string // with Done: stop, length, cancelled, paused or error
 	Err       *kevlard.Failure
 	Failovers []kevlard.Failover // with Done
 }

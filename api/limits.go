@@ -19,6 +19,12 @@ const (
 	// maxSessionName is the most characters of a client's name for a session; a longer one is
 	// answered 400.
 	maxSessionName = 64
+	// maxSessionID is the most characters of a session's id in the mesh, and maxEventID
+	// the most of an event's id; longer ones are answered 400.
+	maxSessionID = 128
+	maxEventID   = 1024
+	// maxEnvelope is the most bytes that are kept with a session; others are unknown.
+	maxEnvelope = 64 << 10
 	// defaultChatTokens bounds the answer to a chat that names no limit, as stages
 	// reserve room for all of it; the answer then ends with finish_reason length.
 	defaultChatTokens = 2048
@@ -49,13 +55,15 @@ const (
 )
 
 const (
-	headerTimeout = 10 * time.Second // to receive the headers; then the connection is closed
-	bodyTimeout   = 30 * time.Second // to receive the body; then 408
-	idleTimeout   = 2 * time.Minute  // between requests of a connection
-	writeTimeout  = 30 * time.Second // for a client to take what was written; then its request is cancelled
-	keepAlive     = 5 * time.Second  // of silence until a comment shows that the stream lives
-	probeTimeout  = time.Second      // to find out whether an old socket has a daemon behind it
-	closeTimeout  = 2 * time.Second  // for the last bytes of ended streams at shutdown
+	headerTimeout = 10 * time.Second       // to receive the headers; then the connection is closed
+	bodyTimeout   = 30 * time.Second       // to receive the body; then 408
+	idleTimeout   = 2 * time.Minute        // between requests of a connection
+	writeTimeout  = 30 * time.Second       // for a client to take what was written; then its request is cancelled
+	keepAlive     = 5 * time.Second        // of silence until a comment shows that the stream lives
+	probeTimeout  = time.Second            // to find out whether an old socket has a daemon behind it
+	aliveWithin   = 600 * time.Millisecond // for a client to acknowledge what was sent, when another claims to be it
+	aliveEvery    = 20 * time.Millisecond
+	closeTimeout  = 2 * time.Second // for the last bytes of ended streams at shutdown
 )
 
 // retryAfter is the seconds a client is told to wait when it is turned away.

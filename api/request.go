@@ -71,6 +71,11 @@ type completion struct {
 	echo     bool // the answer starts with the prompt
 	tokenIDs bool // the answer carries token ids
 	logprobs bool // the answer carries log probabilities
+
+	answer  string // the id of the answer, without prefix
+	created int64  // when it was begun, unix time
+	at      place  // what the client has
+	alive   func() bool
 }
 
 // defaultTemperature is OpenAI's.

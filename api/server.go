@@ -166,6 +166,7 @@ func serve(ctx context.Context, l net.Listener, h http.Handler, secure *tls.Conf
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
 		BaseContext:       func(net.Listener) context.Context { return requests },
+		ConnContext:       withConn,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	stopped := make(chan error, 1)

@@ -114,8 +114,8 @@ func TestSlowFirstToken(t *testing.T) {
 		}
 		resp.Body.Close()
 		want := ": keep-alive\n\n" + `data: {"error":{"message":"gone","type":"server_error","param":null,"code":"no_route"}}` + "\n\n"
-		if string(text) != want {
-			t.Errorf("got\n%s\nwant\n%s", text, want)
+		if got := normal(t, string(text)); got != want {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
 		cancel()
 		if err := <-ended; err != nil {

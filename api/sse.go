@@ -17,17 +17,21 @@ type sse struct {
 	rc    *http.ResponseController
 	timer *time.Timer
 	begun bool
-	ended bool
+	ended bool  // no comments: not started, or over
 	err   error // of the first failed write; nothing is written after it
 }
 
-// newSSE starts the clock of the comments. The caller must call end.
+// newSSE returns a stream that writes nothing before start.
 func newSSE(w http.ResponseWriter) *sse {
-	s := &sse{w: w, rc: http.NewResponseController(w)}
+	return &sse{w: w, rc: http.NewResponseController(w), ended: true}
+}
+
+// start starts the clock of the comments. The caller must call end.
+func (s *sse) start() {
 	s.mu.Lock() // beat may run before timer is set
 	defer s.mu.Unlock()
+	s.ended = false
 	s.timer = time.AfterFunc(keepAlive, s.beat)
-	return s
 }
 
 // beat writes one comment.
@@ -40,19 +44,22 @@ func (s *sse) beat() {
 }
 
 // data writes one event whose data is v in JSON.
-func (s *sse) data(v any) error {
+func (s *sse) data(id string, v any) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("api: %T does not marshal: %v", v, err)) // only our own types come here
 	}
-	return s.raw(string(body))
+	return s.raw(id, string(body))
 }
 
 // raw writes one event. JSON has no raw line breaks, so one data line carries it.
-func (s *sse) raw(body string) error {
+func (s *sse) raw(id, body string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.write([]byte("data: " + body + "\n\n"))
+	if id != "" {
+		id = "id: " + id + "\n"
+	}
+	s.write([]byte(id + "data: " + body + "\n\n"))
 	return s.err
 }
 
@@ -91,6 +98,8 @@ func (s *sse) end() (begun bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ended = true
-	s.timer.Stop()
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 	return s.begun
 }

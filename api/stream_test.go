@@ -24,6 +24,7 @@ var varying = regexp.MustCompile(`"id":"(cmpl-[0-9A-Z]{26})","object":"text_comp
 // normal replaces id and time, which must be the same in all chunks.
 func normal(t *testing.T, text string) string {
 	t.Helper()
+	text = resumption.ReplaceAllString(text, "")
 	for _, m := range varying.FindAllStringSubmatch(text, -1) {
 		if first := varying.FindStringSubmatch(text); m[1] != first[1] || m[2] != first[2] {
 			t.Errorf("chunks differ in id or created: %v and %v", m, first)

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -26,7 +27,9 @@ type toy struct {
 
 	mu        sync.Mutex
 	requests  []GenRequest
-	cancelled chan kevlard.SessionID // sessions whose client went away
+	kept      map[kevlard.SessionID]GenRequest // those that can be resumed
+	again     int                              // tokens in one update of a resumed stream; 0: as before
+	cancelled chan kevlard.SessionID           // sessions whose client went away
 }
 
 // lesson is how the toy answers a prompt.
@@ -38,6 +41,7 @@ type lesson struct {
 	refuse *kevlard.Failure // the session does not even start
 	hang   bool             // nothing more comes
 	mute   bool             // logprobs are forgotten
+	busy   bool             // it cannot be resumed
 	wait   time.Duration    // before the token after
 }
 
@@ -55,10 +59,38 @@ func (g *toy) Generate(ctx context.Context, req GenRequest) (Stream, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.requests = append(g.requests, req)
+	if req.Envelope != nil {
+		if g.kept == nil {
+			g.kept = map[kevlard.SessionID]GenRequest{}
+		}
+		g.kept[req.ID] = req
+	}
 	l := g.lessons[decodeAll(toyTokenizer{}, req.Prompt)]
 	if l.refuse != nil {
 		return nil, l.refuse
 	}
+	return &toyStream{ctx: ctx, g: g, lesson: l, req: req}, nil
+}
+
+// Resume implements Generator: whoever comes gets the answer from the begin.
+func (g *toy) Resume(ctx context.Context, r ResumeRequest) (Stream, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	req, ok := g.kept[r.ID]
+	if !ok {
+		return nil, &kevlard.Failure{Code: "session_not_found", Status: 404, Message: "not known"}
+	}
+	if err := r.Accept(req.Envelope); err != nil {
+		return nil, err
+	}
+	l := g.lessons[decodeAll(toyTokenizer{}, req.Prompt)]
+	if l.busy {
+		return nil, &kevlard.Failure{Code: "session_busy", Status: 409, Message: "running"}
+	}
+	if g.again > 0 {
+		l.burst = g.again
+	}
+	l.fail = nil
 	return &toyStream{ctx: ctx, g: g, lesson: l, req: req}, nil
 }
 
@@ -129,6 +161,9 @@ func (s *toyStream) Close() error {
 	s.ended = true
 	return nil
 }
+
+// Pause implements Stream.
+func (s *toyStream) Pause() error { return s.Close() }
 
 // ID implements Stream.
 func (s *toyStream) ID() kevlard.SessionID { return s.req.Session + ".toy" }
@@ -231,6 +266,10 @@ func postTo(t *testing.T, ts *httptest.Server, path, body string) (*http.Respons
 	}
 	return resp, string(text)
 }
+
+// resumption is what tells a client how to go on, which tests of streams leave out:
+// see TestResumeAnywhere.
+var resumption = regexp.MustCompile(`(?m)^id: 1/\S+\n|; to go on, send the same request with Last-Event-ID: [^" ]+|,"resume":"[^"]+"`)
 
 // compact reformats a JSON document so that tests compare meaning.
 func compact(t *testing.T, text string) string {

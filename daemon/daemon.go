@@ -40,6 +40,7 @@ type Daemon struct {
 	engines *engines
 	events  *eventLog
 	streams streams
+	finds   finds
 	board   *board
 	metrics *metrics
 	copies  copies

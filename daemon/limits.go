@@ -14,6 +14,7 @@ import "time"
 //	maxRecord      a node record on the wire               not published, not accepted
 //	maxModels, maxStages, maxText  parts of a record       not accepted
 //	maxAsks        nodes asked for their sessions at once  the others wait for their turn
+//	maxFinds       nodes asked at once who owns a session  the others wait for their turn
 //	maxAssigned    stages configured here                  Validate refuses
 //	maxArrivingBytes  KV that waits for its place          the piece is refused, the sender sends it again
 //	maxLeavingBytes   KV that waits to be sent             the machine gives the standby up
@@ -28,6 +29,7 @@ const (
 	eventLogSize = 4096
 	maxPulls     = 8
 	maxAsks      = 16
+	maxFinds     = 64
 	maxAssigned  = 64
 
 	maxBlockTokens = 1024
@@ -66,6 +68,15 @@ const (
 
 	// askTimeout bounds a question to another node (sessions, drain).
 	askTimeout = 2 * time.Second
+
+	// findTimeout is how long nodes may take to say whether they own a session, and
+	// findGrace how long others may contradict one that says so.
+	findTimeout = time.Second
+	findGrace   = 50 * time.Millisecond
+	// resumeTries is how often more, and after which pause, a session is looked for that
+	// has a client or no owner.
+	resumeTries = 3
+	busyPause   = 200 * time.Millisecond
 
 	// exitSettle is how long an engine whose batch failed may take to exit by
 	// itself, which says more than our killing it.

@@ -90,6 +90,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 		return d.records.sealed(), nil
 	case methodBulkKey:
 		return d.bulkKey(from.ID), nil
+	case methodFind:
+		return d.find(ctx, body)
 	case methodSessions:
 		return json.Marshal(d.ownSessions())
 	case methodDrain:

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -34,6 +35,16 @@ type Stream struct {
 	pause     func() // posts Pause, likewise
 	more      chan struct{}
 
+	alive func() bool // finds out whether the client is there; nil: nobody knows
+	// again resumes the session for a reader that has so many tokens, when its owner is
+	// gone; nil: this node is the owner.
+	again func(ctx context.Context, had int) (*Stream, error)
+
+	// The reader's own.
+	taken int     // tokens that Next has returned or skipped
+	skip  int     // tokens still to be skipped
+	then  *Stream // goes on with what this one began
+
 	mu       sync.Mutex
 	seen     int                // tokens emitted so far
 	wait     []kevlard.Token    // not yet taken; at most max
@@ -49,6 +60,47 @@ func (s *Stream) ID() kevlard.SessionID { return s.id }
 // all there is. After an Update with Done it returns that end again. It fails only
 // when ctx ends, which does not end the session.
 func (s *Stream) Next(ctx context.Context) (Update, error) {
+	for {
+		if then := s.successor(); then != nil {
+			return then.Next(ctx)
+		}
+		u, err := s.wake(ctx)
+		if err != nil {
+			return u, err
+		}
+		skip := min(s.skip, len(u.Tokens))
+		s.skip -= skip
+		s.taken += len(u.Tokens)
+		u.Tokens = u.Tokens[skip:]
+		if len(u.Logprobs) > 0 {
+			u.Logprobs = u.Logprobs[skip:]
+		}
+		if s.again != nil && u.Err != nil && u.Err.Code == node.CodeOwnerLost {
+			// What there is goes out with what follows: the whole log comes again.
+			then, err := s.again(ctx, s.taken-len(u.Tokens))
+			if err != nil {
+				u.Err = failureOf(err)
+				return u, nil
+			}
+			s.mu.Lock()
+			s.then = then
+			s.mu.Unlock()
+			continue
+		}
+		if u.Done || len(u.Tokens) > 0 {
+			return u, nil
+		}
+	}
+}
+
+func (s *Stream) successor() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.then
+}
+
+// wake is Next without regard to what the reader has.
+func (s *Stream) wake(ctx context.Context) (Update, error) {
 	for {
 		s.mu.Lock()
 		u := Update{Tokens: s.wait, Logprobs: s.logprobs}
@@ -71,6 +123,9 @@ func (s *Stream) Next(ctx context.Context) (Update, error) {
 // Close ends the session if it is still running: work stops within a step. It
 // does not wait for that.
 func (s *Stream) Close() error {
+	if then := s.successor(); then != nil {
+		return then.Close()
+	}
 	s.mu.Lock()
 	running := s.final == nil
 	s.mu.Unlock()
@@ -83,6 +138,9 @@ func (s *Stream) Close() error {
 // Pause says that the client is gone: work stops within a step. A session with an
 // envelope can be resumed for a while, another ends. It does not wait for that.
 func (s *Stream) Pause() error {
+	if then := s.successor(); then != nil {
+		return then.Pause()
+	}
 	s.mu.Lock()
 	running := s.final == nil
 	s.mu.Unlock()
@@ -172,8 +230,8 @@ func (t *streams) add(s *Stream) *kevlard.Failure {
 	switch {
 	case t.closed:
 		return stopping()
-	case t.named[s.name]:
-		return &kevlard.Failure{Code: "session_busy", Status: 409, Message: fmt.Sprintf("session %s is running", s.name)}
+	case t.named[s.name], t.byID[s.id] != nil:
+		return &kevlard.Failure{Code: "session_busy", Status: 409, Message: fmt.Sprintf("session %s is running", cmp.Or(s.name, s.id))}
 	case len(t.byID) >= maxStreams:
 		return &kevlard.Failure{Code: "overloaded", Status: 429, Message: fmt.Sprintf("this node serves %d streams, the most it takes; try again later", maxStreams)}
 	}
@@ -199,6 +257,13 @@ func (t *streams) remove(id kevlard.SessionID) *Stream {
 		delete(t.named, s.name)
 	}
 	return s
+}
+
+// challenge pauses a session whose client here turns out to be gone.
+func (t *streams) challenge(id kevlard.SessionID) {
+	if s := t.get(id); s != nil && s.alive != nil && !s.alive() {
+		s.pause()
+	}
 }
 
 func (t *streams) count() int {
@@ -232,15 +297,17 @@ func stopping() *kevlard.Failure {
 // and context_length_exceeded (400), model_not_found (404), session_busy (409),
 // overloaded (429), draining (503). What goes wrong later comes through the stream.
 func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.Request) (*Stream, error) {
+	return d.GenerateAs(ctx, Mint(name), name, req, nil)
+}
+
+// GenerateAs is Generate for a session whose id was made elsewhere, from the name and
+// something that was never used before. For alive see Resume.
+func (d *Daemon) GenerateAs(ctx context.Context, id, name kevlard.SessionID, req node.Request, alive func() bool) (*Stream, error) {
 	if f := d.check(name, req); f != nil {
 		return nil, f
 	}
-	id := mint(name)
-	s := &Stream{
-		id: id, name: name, max: req.MaxTokens, submitted: time.Now(), more: make(chan struct{}, 1),
-		cancel: func() { d.post(node.Cancel{Session: id}) },
-		pause:  func() { d.post(node.Pause{Session: id}) },
-	}
+	s := d.newStream(id, name, req.MaxTokens)
+	s.alive = alive
 	if f := d.streams.add(s); f != nil {
 		if f.Status == 429 {
 			d.Shed(f.Code)
@@ -256,11 +323,19 @@ func (d *Daemon) Generate(ctx context.Context, name kevlard.SessionID, req node.
 	return s, nil
 }
 
+func (d *Daemon) newStream(id, name kevlard.SessionID, most int) *Stream {
+	return &Stream{
+		id: id, name: name, max: most, submitted: time.Now(), more: make(chan struct{}, 1),
+		cancel: func() { d.post(node.Cancel{Session: id}) },
+		pause:  func() { d.post(node.Pause{Session: id}) },
+	}
+}
+
 // maxName is the longest name that leaves an id room in the protocol.
 const maxName = protocol.MaxID - ulid.EncodedSize - 1
 
-// mint makes an id that no session had before.
-func mint(name kevlard.SessionID) kevlard.SessionID {
+// Mint makes an id that no session had before.
+func Mint(name kevlard.SessionID) kevlard.SessionID {
 	id := kevlard.SessionID(ulid.Make().String())
 	if name == "" {
 		return id

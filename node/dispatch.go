@@ -68,6 +68,12 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 			}
 		}
 		return out
+	case protocol.Follow:
+		return m.attend(now, ev.From, msg, out)
+	case protocol.Followed:
+		return m.followed(ev.From, msg, out)
+	case protocol.Unfollow:
+		return m.dismiss(now, ev.From, msg, out)
 	case protocol.StandbyLost:
 		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 			return s.StandbyLost(now, ev.From, msg, e)

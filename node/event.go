@@ -120,6 +120,13 @@ type Pause struct{ Session kevlard.SessionID }
 // was generated so far, and then the rest; a Finish with an error if that can't be.
 type Resume struct{ Session kevlard.SessionID }
 
+// Follow gives a session that another node owns a client here: Replay follows with its
+// tokens, and Finish.
+type Follow struct {
+	Session kevlard.SessionID
+	Owner   kevlard.NodeID
+}
+
 // Find asks what this node knows of a session that it owns; Found follows with the
 // same number.
 type Find struct {
@@ -217,5 +224,6 @@ func (Submit) event()        {}
 func (Cancel) event()        {}
 func (Pause) event()         {}
 func (Resume) event()        {}
+func (Follow) event()        {}
 func (Find) event()          {}
 func (Drain) event()         {}

@@ -47,6 +47,13 @@ func (t Timing) withDefaults() Timing {
 	return t
 }
 
+// followLease is how long a session goes on whose follower does not say that its client
+// is still there.
+const followLease = 10 * time.Second
+
+// maxPushed is how many messages of tokens a follower gets before it must ask for more.
+const maxPushed = 16
+
 // Limits bounds what a node holds. Zero fields take the default.
 type Limits struct {
 	Stage stage.Limits

@@ -86,6 +86,8 @@ func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, 
 		p.up, p.silent = false, false
 	}
 	out = m.evidence(now, n, cause, out)
+	out = m.ownerGone(n, out)
+	out = m.followersGone(now, func(f *follower) bool { return f.node == n }, out)
 	out = m.standbyGone(now, n, out)
 	return m.nextGone(now, n, out)
 }
@@ -169,7 +171,7 @@ func (m *Machine) links(now kevlard.Instant, out []Effect) []Effect {
 		out = m.pings(now, out)
 	}
 	if now >= m.renewAt {
-		out = m.hurryStandbys(now, m.renew(out))
+		out = m.hurryStandbys(now, m.keepFollowing(now, m.renew(out)))
 		m.renewAt = now.Add(m.cfg.Timing.Renew)
 	}
 	return out
@@ -183,13 +185,17 @@ func (m *Machine) watch(now kevlard.Instant) {
 		return
 	}
 	m.rewatch = false
+	owners := map[kevlard.NodeID]bool{}
+	for _, f := range m.following {
+		owners[f.owner] = true
+	}
 	for n, p := range m.peers {
-		if on[n] > 0 && !p.watched {
+		if (on[n] > 0 || owners[n]) && !p.watched {
 			p.heardAt = max(p.heardAt, now)
 			p.pingNext = now
 			m.pingAt = min(m.pingAt, now)
 		}
-		p.watched = on[n] > 0
+		p.watched = on[n] > 0 || owners[n]
 	}
 }
 
@@ -236,7 +242,7 @@ func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 		p := m.peers[n]
 		out = append(out, Report{Type: "silent", Node: n, Cause: "silence", Took: now.Sub(p.heardAt)})
 		p.silent = true
-		out = m.evidence(now, n, "silence", out)
+		out = m.ownerGone(n, m.evidence(now, n, "silence", out))
 	}
 	return out
 }
@@ -350,7 +356,7 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 		}
 		dead := n.State == topology.Dead || n.State == topology.Left
 		if dead {
-			out = m.evidence(now, n.ID, "dead", out)
+			out = m.ownerGone(n.ID, m.evidence(now, n.ID, "dead", out))
 		}
 		for i, s := range m.stages { // a link that stands says it lives; if not, the leases will tell
 			out = m.fromStage(now, i, s.OwnerGone(n.ID, n.Boot, dead && !up, nil), out)

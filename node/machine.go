@@ -55,6 +55,11 @@ type Machine struct {
 	draining bool
 	poisoned poisoned
 	resting  resting // sessions without a client that can be resumed
+
+	followers    map[kevlard.SessionID]*follower  // of sessions owned here
+	following    map[kevlard.SessionID]*following // sessions owned elsewhere
+	followNumber uint64                           // of the last one
+
 	counters Counters
 	copies   *index.Index            // of sessions that other nodes compute
 	fetches  map[uint64]index.Pinned // copies that are being sent to those who take over
@@ -69,7 +74,7 @@ func New(cfg Config) *Machine {
 		cfg: cfg, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
-		fetches: map[uint64]index.Pinned{},
+		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 	}
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
@@ -132,8 +137,12 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:
+		out = m.unfollow(ev.Session, true, out)
 		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(e) })
+	case Follow:
+		out = m.follow(now, ev, out)
 	case Pause:
+		out = m.unfollow(ev.Session, false, out)
 		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Pause(e) })
 	case Resume:
 		out = m.resume(now, ev.Session, out)
@@ -253,10 +262,16 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 		return append(out, SendFrame{e.To, e.Frame})
 	case session.Emit:
 		m.counters.GeneratedTokens++
+		if out, away := m.toFollower(s, e, out); away {
+			return out
+		}
 		return append(out, Emit{s.ID(), e.Index, e.Token, e.Logprobs})
 	case session.Finish:
 		if e.Err != nil && e.Err.Code == "poisoned" {
 			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))
+		}
+		if out, away := m.toFollower(s, e, out); away {
+			return out
 		}
 		return append(out, Finish{s.ID(), e.Reason, e.Err, s.Failovers()})
 	case session.Note:

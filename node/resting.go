@@ -109,29 +109,49 @@ func (m *Machine) forgetRested(now kevlard.Instant, out []Effect) []Effect {
 	return out
 }
 
-// resume gives a resting session a client.
+// resume gives a resting session a client here.
 func (m *Machine) resume(now kevlard.Instant, id kevlard.SessionID, out []Effect) []Effect {
-	refuse := func(code string, status int, why string) []Effect {
-		return append(out, Finish{Session: id, Reason: "error", Err: &kevlard.Failure{Code: code, Status: status, Message: why}})
+	s, why := m.attach(id)
+	if why != nil {
+		return append(out, Finish{Session: id, Reason: "error", Err: why})
 	}
+	tokens, logprobs := s.Log()
+	return m.goOn(now, s, append(out, Replay{id, tokens, logprobs}))
+}
+
+// attach takes a session out of its rest, for a client that is there; goOn must follow.
+func (m *Machine) attach(id kevlard.SessionID) (*session.Machine, *kevlard.Failure) {
 	s := m.resting.get(id)
 	switch {
-	case m.sessions[id] != nil:
-		return refuse("session_busy", 409, "the session is running, and its client is connected")
+	case m.sessions[id] != nil || m.following[id] != nil:
+		return nil, busy()
 	case s == nil:
-		return refuse("session_not_found", 404, "the session is not known: it was never here, or its time to be resumed is over")
+		return nil, notKnown()
 	case s.State() == session.Paused && len(m.sessions) >= m.cfg.Limits.Sessions:
-		return refuse("overloaded", 429, "this node owns as many sessions as it takes; try again later")
+		return nil, &kevlard.Failure{Code: "overloaded", Status: 429, Message: "this node owns as many sessions as it takes; try again later"}
 	}
-	m.resting.take(id)
-	tokens, logprobs := s.Log()
-	out = append(out, Replay{id, tokens, logprobs})
+	return m.resting.take(id), nil
+}
+
+func notKnown() *kevlard.Failure {
+	return &kevlard.Failure{Code: "session_not_found", Status: 404, Message: "the session is not known: it was never here, or its time to be resumed is over"}
+}
+
+func busy() *kevlard.Failure {
+	return &kevlard.Failure{Code: "session_busy", Status: 409, Message: "the session is running, and its client is connected"}
+}
+
+// goOn lets a session run whose client is back, or tells the client how it ended.
+func (m *Machine) goOn(now kevlard.Instant, s *session.Machine, out []Effect) []Effect {
 	if s.State() == session.Done {
-		end := s.Ended()
-		return m.rest(now, s, append(out, Finish{id, end.Reason, end.Err, s.Failovers()}))
+		m.resting.add(s, now.Add(m.cfg.Timing.Resume))
+		return m.forgetRested(now, m.fromSession(s, s.Ended(), out))
 	}
-	m.sessions[id] = s
-	return m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+	m.sessions[s.ID()] = s
+	if f := m.followers[s.ID()]; f != nil {
+		out = m.push(s.ID(), f, out)
+	}
+	return m.withSession(now, s.ID(), out, func(s *session.Machine, e []session.Effect) []session.Effect {
 		s.Resume(now)
 		return e
 	})

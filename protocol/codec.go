@@ -96,6 +96,12 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Fetch](c, body)
 	case kindFetched:
 		return decode[Fetched](c, body)
+	case kindFollow:
+		return decode[Follow](c, body)
+	case kindFollowed:
+		return decode[Followed](c, body)
+	case kindUnfollow:
+		return decode[Unfollow](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

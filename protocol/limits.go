@@ -29,6 +29,10 @@ const (
 	MaxRowsHeader = 32 << 10
 	// MaxID is the longest session, node or boot id in bytes.
 	MaxID = 128
+	// MaxFollowed is the most tokens of one Followed, and maxFollowedText the most bytes
+	// of why it failed.
+	MaxFollowed     = 1024
+	maxFollowedText = 4096
 	// MaxSalt is the longest salt in bytes: an id and what says whose it is.
 	MaxSalt = MaxID + 16
 )

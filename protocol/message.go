@@ -49,6 +49,9 @@ const (
 	kindStandbyLost
 	kindFetch
 	kindFetched
+	kindFollow
+	kindFollowed
+	kindUnfollow
 )
 
 // Prepare asks a stage to fence all older terms of a session, to reserve room

@@ -215,6 +215,9 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	}
 	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
 	dcfg.Standbys = cfg.KV.Standbys
+	if dcfg.Timing.Resume = cfg.API.ResumeWindow; dcfg.Timing.Resume == 0 {
+		dcfg.Timing.Resume = -1
+	}
 	dcfg.KV = index.Config{BlockTokens: cfg.KV.BlockTokens, Bytes: int64(cfg.KV.RAMBytes), Hot: cfg.KV.Standby == config.StandbyHot}
 	dcfg.Timing.Stage.Replicate = time.Duration(cfg.KV.ReplicateMS) * time.Millisecond
 	dcfg.Limits.Stage.ReplicateTokens = cfg.KV.ReplicateTokens

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -45,10 +46,19 @@ func (g generator) Ready() (bool, string) { return g.daemon.Ready() }
 
 // Generate implements api.Generator.
 func (g generator) Generate(ctx context.Context, req api.GenRequest) (api.Stream, error) {
-	s, err := g.daemon.Generate(ctx, req.Session, node.Request{
+	s, err := g.daemon.GenerateAs(ctx, cmp.Or(req.ID, daemon.Mint(req.Session)), req.Session, node.Request{
 		Model: req.Model, Prompt: req.Prompt, MaxTokens: req.MaxTokens, Sampling: req.Sampling,
-		EOG: req.EOG, IgnoreEOG: req.IgnoreEOG, MinTokens: req.MinTokens,
-	})
+		EOG: req.EOG, IgnoreEOG: req.IgnoreEOG, MinTokens: req.MinTokens, Envelope: req.Envelope,
+	}, req.Alive)
+	if err != nil {
+		return nil, err
+	}
+	return daemonStream{s}, nil
+}
+
+// Resume implements api.Generator.
+func (g generator) Resume(ctx context.Context, req api.ResumeRequest) (api.Stream, error) {
+	s, err := g.daemon.Resume(ctx, req.ID, req.Accept, req.Alive)
 	if err != nil {
 		return nil, err
 	}

@@ -74,6 +74,11 @@ func (l *local) Generate(ctx context.Context, req api.GenRequest) (api.Stream, e
 	return s, nil
 }
 
+// Resume implements api.Generator: nothing outlives its reader.
+func (l *local) Resume(_ context.Context, req api.ResumeRequest) (api.Stream, error) {
+	return nil, &kevlard.Failure{Code: "session_not_found", Status: 404, Message: "session " + string(req.ID) + " is not known"}
+}
+
 // localStream is an api.Stream that computes as it is read.
 type localStream struct {
 	id   kevlard.SessionID
@@ -93,6 +98,9 @@ func (s *localStream) Next(context.Context) (api.Update, error) {
 	}
 	return u, nil
 }
+
+// Pause implements api.Stream.
+func (s *localStream) Pause() error { return s.Close() }
 
 // Close implements api.Stream.
 func (s *localStream) Close() error {

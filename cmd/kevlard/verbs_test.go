@@ -54,11 +54,16 @@ func (s *scripted) Generate(context.Context, api.GenRequest) (api.Stream, error)
 	return brokenStream{s.broken}, nil
 }
 
+func (s *scripted) Resume(context.Context, api.ResumeRequest) (api.Stream, error) {
+	return brokenStream{s.broken}, nil
+}
+
 // brokenStream is an answer that fails at once.
 type brokenStream struct{ why *kevlard.Failure }
 
 func (b brokenStream) ID() kevlard.SessionID { return "s1" }
 func (b brokenStream) Close() error          { return nil }
+func (b brokenStream) Pause() error          { return nil }
 
 func (b brokenStream) Next(context.Context) (api.Update, error) {
 	return api.Update{Done: true, Reason: "error", Err: b.why}, nil

@@ -34,6 +34,7 @@ func imports() map[string][]string {
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},
 		"api":                      {"", "daemon/report"},
+		"client":                   {},
 
 		// Wiring.
 		"cmd/kevlard": {

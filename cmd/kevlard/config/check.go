@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // namePattern is what a node or ring may be called: it ends up in file names,
@@ -26,6 +27,14 @@ func oneOf(v string, allowed ...string) error {
 func inRange(v, lo, hi int) error {
 	if v < lo || v > hi {
 		return fmt.Errorf("%d is out of range: want %d to %d", v, lo, hi)
+	}
+	return nil
+}
+
+// checkWindow keeps what rests of sessions for hours out.
+func checkWindow(d time.Duration) error {
+	if d < 0 || d > time.Hour {
+		return fmt.Errorf("%v is out of range: want 0s to 1h", d)
 	}
 	return nil
 }

@@ -9,6 +9,8 @@
 package config
 
 import (
+	"time"
+
 	"github.com/kevlard/kevlard"
 )
 
@@ -92,6 +94,9 @@ type API struct {
 	TLSCert  string // PEM file; empty: plain HTTP
 	TLSKey   string // PEM file of the certificate's key
 	MaxQueue int    // requests in flight; more are answered 429
+	// ResumeWindow is how long a stream can be resumed after its client is gone, or after
+	// its end; 0: not at all.
+	ResumeWindow time.Duration
 }
 
 // Models says which weights there are and which layers this node holds.
@@ -131,7 +136,7 @@ func Defaults() Config {
 		Node:   Node{Role: RoleHost, DataDir: "/var/lib/kevlard"},
 		Ring:   Ring{Name: "default", Bind: "0.0.0.0:7946", Profile: "lan"},
 		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948, Transport: TransportAuto},
-		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256},
+		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256, ResumeWindow: time.Minute},
 		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
 		KV:     KV{BlockTokens: 32, RAMBytes: 256 << 20, Standbys: 1, Standby: StandbyRAM, ReplicateTokens: 16, ReplicateMS: 250},
 		Log:    Log{Level: "info", Format: "text"},

@@ -12,7 +12,7 @@ type Field struct {
 	Short string // a short flag name beside the long one, or empty
 	Live  Live   // what a running agent takes over at SIGHUP
 
-	dst   any          // *string, *bool, *int, *[]string, *map[string]string or *[]Assign; nil: no effect yet
+	dst   any          // *string, *bool, *int, *time.Duration, *[]string, *map[string]string or *[]Assign; nil: no effect yet
 	check func() error // of the value behind dst; nil: all values are fine
 }
 
@@ -61,10 +61,10 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.plain", dst: &c.Mesh.Plain, Doc: "do not encrypt KV on its way, on a trusted fabric; the same on all nodes"},
 		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
+		{Key: "api.resume_window", dst: &c.API.ResumeWindow, check: func() error { return checkWindow(c.API.ResumeWindow) }, Doc: "how long a stream can be resumed after its client is gone; 0s: not at all"},
 		{Key: "api.keys_file", Live: LiveContent, dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api)"},
 		{Key: "api.tls_cert", Live: LiveContent, dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate"},
 		{Key: "api.tls_key", Live: LiveContent, dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key"},
-		{Key: "api.resume_window"},
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated"},
 		{Key: "models.serve"},

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kevlard/kevlard"
 )
@@ -26,6 +27,12 @@ func (f Field) setText(text string) error {
 		v, err := strconv.Atoi(text)
 		if err != nil {
 			return fmt.Errorf("%q is not a whole number", text)
+		}
+		*dst = v
+	case *time.Duration:
+		v, err := time.ParseDuration(text)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration: want one such as 60s", text)
 		}
 		*dst = v
 	case *[]string:
@@ -101,6 +108,12 @@ func (f Field) setValue(v any) error {
 			return fmt.Errorf("%s is given: want a whole number", kindOf(v))
 		}
 		*dst = int(n)
+	case *time.Duration:
+		s, ok := v.(string)
+		if !ok {
+			return fmt.Errorf(`%s is given: want a duration such as "60s"`, kindOf(v))
+		}
+		return f.setText(s)
 	case *[]string:
 		list, ok := v.([]any)
 		if !ok {
@@ -179,6 +192,8 @@ func (f Field) Text() string {
 		return strconv.FormatBool(*dst)
 	case *int:
 		return strconv.Itoa(*dst)
+	case *time.Duration:
+		return dst.String()
 	case *[]string:
 		return strings.Join(*dst, ",")
 	case *map[string]string:

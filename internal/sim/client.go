@@ -25,7 +25,11 @@ type client struct {
 	got       int
 	cancelled bool
 	gone      bool // it went away, and
-	back      bool // it came back, which the owner has not answered yet
+	back      bool // it came back, which nobody has answered yet
+	at        *host
+	atLife    uint64 // of the node that it is connected to
+	replayed  int    // tokens that it got since it came back
+	tries     int    // to come back, that failed
 	done      bool
 	ended     string // reason, or "lost" with the owner
 	err       *kevlard.Failure
@@ -70,7 +74,7 @@ func (w *world) submit(id kevlard.SessionID, poison bool) {
 	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req})
 	if w.chance(6) {
 		w.after(w.between(0, 1500*time.Millisecond), func() {
-			if c.done || c.gone || c.back || c.owner.life != c.life || c.owner.frozen {
+			if c.done || c.gone || c.back || c.at != owner || c.owner.life != c.life || c.owner.frozen {
 				return
 			}
 			c.cancelled = true

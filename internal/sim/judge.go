@@ -36,7 +36,8 @@ type holding struct {
 // Stats counts what a run did, so that a test can insist that it did something.
 type Stats struct {
 	Sessions, Finished, Cancelled, Failed, Lost int
-	Tokens, Failovers, Stale, Events, Resumed   int
+	Tokens, Failovers, Stale, Events            int
+	Resumed, Followed                           int // clients that came back; of these to another node
 	Errors                                      map[string]int
 	WorstGap                                    time.Duration
 
@@ -177,12 +178,16 @@ func honest() []string {
 
 func (j *judge) finish(h *host, e node.Finish) {
 	c := j.clients[e.Session]
-	if c == nil || c.done || c.owner != h {
+	if c != nil && (c.ended == "lost" || j.refused(h, c, e)) {
+		return
+	}
+	if c == nil || c.done || c.at != h {
 		j.fail("%s ends %s once too often", h.id, e.Session)
 		return
 	}
 	c.done, c.ended, c.err, c.failovers = true, e.Reason, e.Err, e.Failovers
 	j.w.say(h.id, "end", "%s %s %v after %d", c.id, e.Reason, e.Err, c.got)
+	c.back = false
 	j.stats.Failovers += len(e.Failovers)
 	for _, f := range e.Failovers {
 		if f.Detect < 0 || f.Reroute < 0 || f.Restore < 0 || f.AtToken > c.got {
@@ -194,7 +199,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 	}
 	switch e.Reason {
 	case "stop", "length":
-		if c.got != len(c.want) || e.Reason != c.reason {
+		if c.got != len(c.want) || e.Reason != c.reason || h != c.owner && c.replayed != c.got {
 			j.fail("%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.got, c.reason, len(c.want))
 		}
 		j.stats.Finished++
@@ -204,7 +209,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 		}
 		j.stats.Cancelled++
 	case "paused":
-		c.done = false
+		c.done, c.ended = false, ""
 		if !c.gone {
 			j.fail("%s: paused, but its client is there", c.id)
 		}
@@ -239,6 +244,7 @@ func (j *judge) killed(h *host) {
 			j.stats.Lost++
 		}
 	}
+	j.stranded(h)
 }
 
 // idle reports whether every session has ended.

@@ -10,6 +10,8 @@ const (
 	maxSpin = 20_000
 	// maxViolations is how many violations are kept; a broken run repeats itself.
 	maxViolations = 20
+	// maxTries is how often a client that comes back may be turned away.
+	maxTries = 100
 )
 
 // The times that the models of the outside use.

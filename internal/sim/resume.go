@@ -1,17 +1,18 @@
 package sim
 
 import (
-	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 )
 
-// vanish lets some clients go and come back to the owner, at any time: while the session
-// waits for a route, prepares, recovers or has ended.
+// vanish lets some clients go and come back, to the owner or to another node, at any
+// time: while the session waits for a route, prepares, recovers or has ended.
 func (w *world) vanish(c *client) {
+	c.at, c.atLife = c.owner, c.life
 	if c.poison || w.goneRNG.IntN(4) > 0 {
 		return
 	}
@@ -20,9 +21,9 @@ func (w *world) vanish(c *client) {
 		gone := time.Duration(w.goneRNG.Int64N(int64(1500 * time.Millisecond)))
 		back := gone + time.Duration(w.goneRNG.Int64N(int64(time.Second)))
 		w.after(gone, func() {
-			if w.sees(c) && !c.gone && !c.done {
+			if !c.gone && !c.done && !c.cancelled && c.at.life == c.atLife && c.at.m != nil && !c.at.frozen {
 				c.gone = true
-				c.owner.deliver(c.life, node.Pause{Session: c.id})
+				c.at.deliver(c.atLife, node.Pause{Session: c.id})
 			}
 		})
 		w.after(back, func() { w.comeBack(c) })
@@ -31,41 +32,88 @@ func (w *world) vanish(c *client) {
 
 // comeBack resumes a session whose client went away or lost the last bytes.
 func (w *world) comeBack(c *client) {
+	ended := c.done && c.reason == c.ended
 	switch {
-	case c.owner.life == c.life && c.owner.frozen:
+	case c.cancelled || !c.gone && !ended || c.owner.life != c.life || c.owner.m == nil:
+		return
+	case c.owner.frozen:
 		w.after(100*time.Millisecond, func() { w.comeBack(c) })
-	case w.sees(c) && (c.gone || c.done && c.reason == c.ended):
-		c.gone, c.back, c.running = false, true, nil
-		c.owner.deliver(c.life, node.Resume{Session: c.id})
-	}
-}
-
-// sees reports whether the owner would act on its client now.
-func (w *world) sees(c *client) bool {
-	return c.owner.life == c.life && c.owner.m != nil && !c.owner.frozen && !c.cancelled
-}
-
-// replayed judges the log of a resumed session: nothing is missing, nothing is new.
-func (j *judge) replayed(h *host, e node.Replay) {
-	c := j.clients[e.Session]
-	if c == nil || c.owner != h || !c.back {
-		j.fail("%s replays %s, which nobody resumed", h.id, e.Session)
 		return
 	}
-	j.stats.Resumed++
-	c.back, c.done = false, false
-	if len(e.Tokens) != c.got {
+	at := c.owner
+	if others := w.others(c); len(others) > 0 && w.goneRNG.IntN(2) == 0 {
+		at = others[w.goneRNG.IntN(len(others))]
+	}
+	c.gone, c.back, c.done, c.running, c.replayed = false, true, false, nil, 0
+	c.at, c.atLife = at, at.life
+	if at == c.owner {
+		at.deliver(at.life, node.Resume{Session: c.id})
+	} else {
+		at.deliver(at.life, node.Follow{Session: c.id, Owner: c.owner.id})
+	}
+}
+
+// others are the nodes besides the owner that a client could come back to.
+func (w *world) others(c *client) []*host {
+	return slices.DeleteFunc(slices.Clone(w.hosts), func(h *host) bool { return h == c.owner || h.m == nil || h.frozen })
+}
+
+// replayed judges tokens that a client gets again or from another node: none is wrong,
+// and the owner's log is whole.
+func (j *judge) replayed(h *host, e node.Replay) {
+	c := j.clients[e.Session]
+	switch {
+	case c != nil && c.ended == "lost":
+		return // the owner died while this was on its way
+	case c == nil || c.at != h || c.atLife != h.life || h == c.owner && !c.back:
+		j.fail("%s replays %s, which nobody resumed there", h.id, e.Session)
+		return
+	case h == c.owner && len(e.Tokens) != c.got:
 		j.fail("%s: %d tokens are replayed of %d", c.id, len(e.Tokens), c.got)
 		return
 	}
+	if c.back {
+		j.stats.Resumed++
+		if h != c.owner {
+			j.stats.Followed++
+		}
+	}
+	c.back = false
 	for i, t := range e.Tokens {
 		got := kevlard.Sampled{Token: t}
 		if e.Logprobs != nil {
 			got.Logprobs = &e.Logprobs[i]
 		}
-		if !reflect.DeepEqual(got, c.want[i]) {
-			j.fail("%s: token %d is replayed as %s, want %s", c.id, i, fmt.Sprint(got), fmt.Sprint(c.want[i]))
+		if c.replayed >= len(c.want) || !reflect.DeepEqual(got, c.want[c.replayed]) {
+			j.fail("%s: token %d is replayed as %v, which is not that of the fault-free run", c.id, c.replayed, got)
 			return
+		}
+		c.replayed++
+	}
+	c.got = max(c.got, c.replayed)
+}
+
+// refused reports whether a client that came back is to try again: its session could
+// not be had there now.
+func (j *judge) refused(h *host, c *client, e node.Finish) bool {
+	if e.Reason == "error" && e.Err != nil && slices.Contains([]string{"session_busy", "session_not_found", node.CodeOwnerLost}, e.Err.Code) && c.req.Envelope != nil {
+		if c.tries++; c.tries > maxTries {
+			j.fail("%s: %v, after %d tries", c.id, e.Err, c.tries)
+			return false
+		}
+		c.gone, c.back = true, false
+		j.w.after(200*time.Millisecond, func() { j.w.comeBack(c) })
+		return true
+	}
+	return false
+}
+
+// stranded brings back the clients that were connected to a dead node and are not lost.
+func (j *judge) stranded(h *host) {
+	for _, c := range j.order {
+		if c.at == h && c.owner != h && !c.done && !c.gone {
+			c.gone, c.back = true, false
+			j.w.after(200*time.Millisecond, func() { j.w.comeBack(c) })
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestSeeds(t *testing.T) {
 	t.Logf("%+v", total)
 	t.Logf("%d restarts on other nodes, %.1f tokens computed again in each; %d of them with an acknowledged copy, %d went on from it, %.1f tokens computed again",
 		total.Moved, mean(total.Recomputed, total.Moved), total.Copied, total.WentOn, mean(total.AfterCopy, total.WentOn))
-	if *seeds >= 100 && (total.Failovers == 0 || total.Stale == 0 || total.Finished == 0 || total.Cancelled == 0 || total.Failed == 0) {
+	if *seeds >= 100 && (total.Failovers == 0 || total.Stale == 0 || total.Finished == 0 || total.Cancelled == 0 || total.Failed == 0 || total.Followed == 0 || total.Followed == total.Resumed) {
 		t.Errorf("the seeds meet too little to prove anything: %+v", total)
 	}
 	if *seeds >= 100 && (2*total.WentOn < total.Copied || total.WentOn == 0 || total.Again == 0 || total.Refused == 0) {
@@ -112,6 +112,7 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.Failovers += s.Failovers
 	to.Stale += s.Stale
 	to.Resumed += s.Resumed
+	to.Followed += s.Followed
 	to.Events += s.Events
 	to.Moved += s.Moved
 	to.Copied += s.Copied

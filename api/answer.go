@@ -95,6 +95,10 @@ func (c *completion) run(ctx context.Context, streams []Stream, emit func(k int,
 			if c.at.choices != nil {
 				from = c.at.choices[k]
 			}
+			if _, ok := stream.(over); ok {
+				ends[k] = ending{reason: finishStop, tokens: from.tokens}
+				return nil
+			}
 			last, err := c.read(ctx, stream, from, &ends[k], func(p piece) error { return hand(p, nil) })
 			if err != nil {
 				return pauseAll(err, []Stream{stream})

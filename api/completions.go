@@ -80,7 +80,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	for i, stream := range streams {
 		// With several choices the header comes several times, in their order.
 		if i == 0 {
-			w.Header().Set(sessionHeader, cmp.Or(c.label, string(stream.ID())))
+			w.Header().Set(sessionHeader, cmp.Or(c.label, labelOf(stream.ID())))
 		} else {
 			w.Header().Add(sessionHeader, string(stream.ID()))
 		}

@@ -3,6 +3,8 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/kevlard/kevlard"
 )
@@ -20,7 +22,12 @@ func (s *Server) resume(ctx context.Context, c *completion, last, print string) 
 		return nil, otherRequest()
 	}
 	var streams []Stream
-	for k := range at.choices {
+	running := slices.ContainsFunc(at.choices, func(c position) bool { return c.phase != ended })
+	for k, had := range at.choices {
+		if had.phase == ended && running { // it may have been over for long, while others went on
+			streams = append(streams, over(at.sessionOf(k)))
+			continue
+		}
 		stream, err := s.gen.Resume(ctx, ResumeRequest{
 			ID: at.sessionOf(k), Alive: c.alive,
 			Accept: func(raw []byte) error { return c.accept(ctx, at.sessionOf(k), raw, print) },
@@ -32,6 +39,33 @@ func (s *Server) resume(ctx context.Context, c *completion, last, print string) 
 	}
 	c.at = at
 	return streams, nil
+}
+
+// over is the stream of a choice of which the client has all.
+type over kevlard.SessionID
+
+// ID implements Stream.
+func (o over) ID() kevlard.SessionID { return kevlard.SessionID(o) }
+
+// Next implements Stream.
+func (o over) Next(context.Context) (Update, error) {
+	return Update{Done: true, Reason: finishStop}, nil
+}
+
+// Close implements Stream.
+func (o over) Close() error { return nil }
+
+// Pause implements Stream.
+func (o over) Pause() error { return nil }
+
+// labelOf is what a client called a session, from its id in the mesh; else the id.
+func labelOf(id kevlard.SessionID) string {
+	text := string(id)
+	if i := strings.LastIndexByte(text, '.'); i > 0 {
+		text = text[:i]
+		return text[strings.IndexByte(text, ':')+1:]
+	}
+	return text
 }
 
 // accept checks that a session is this client's, and of this request.

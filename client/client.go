@@ -74,7 +74,7 @@ func (e *Error) passing() bool {
 	switch e.Code {
 	case "session_busy", "session_no_quorum", "session_not_found":
 		return true
-	case "node_stopping", "draining", "no_route", "owner_lost", "capacity":
+	case "node_stopping", "draining", "no_route", "owner_lost", "capacity", "session_paused":
 		return true // these also come as events
 	}
 	return false

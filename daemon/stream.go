@@ -324,10 +324,13 @@ func (d *Daemon) GenerateAs(ctx context.Context, id, name kevlard.SessionID, req
 }
 
 func (d *Daemon) newStream(id, name kevlard.SessionID, most int) *Stream {
+	// One word is enough, and a second one might meet the session when another client
+	// has it.
+	var once sync.Once
 	return &Stream{
 		id: id, name: name, max: most, submitted: time.Now(), more: make(chan struct{}, 1),
-		cancel: func() { d.post(node.Cancel{Session: id}) },
-		pause:  func() { d.post(node.Pause{Session: id}) },
+		cancel: func() { once.Do(func() { d.post(node.Cancel{Session: id}) }) },
+		pause:  func() { once.Do(func() { d.post(node.Pause{Session: id}) }) },
 	}
 }
 

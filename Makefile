@@ -54,6 +54,7 @@ demo: build ## a story over 8 hosts; one of them is killed mid-sentence
 test: tools build ## all tests: pure packages with -race, the engine, real processes
 	go test -race -timeout 10m $(PURE_PKGS)
 	go test ./internal/sim -run TestSeeds -seeds 2000 -timeout 10m
+	CGO_ENABLED=0 go test ./session/witness -run TestEveryState -timeout 5m
 	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 15m -p 1 $(ENGINE_PKGS)
 	$(MAKE) test-sdk
 

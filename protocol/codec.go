@@ -102,6 +102,22 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Followed](c, body)
 	case kindUnfollow:
 		return decode[Unfollow](c, body)
+	case kindRecord:
+		return decode[Record](c, body)
+	case kindLog:
+		return decode[Log](c, body)
+	case kindLogged:
+		return decode[Logged](c, body)
+	case kindLocate:
+		return decode[Locate](c, body)
+	case kindLocated:
+		return decode[Located](c, body)
+	case kindVote:
+		return decode[Vote](c, body)
+	case kindPromise:
+		return decode[Promise](c, body)
+	case kindForget:
+		return decode[Forget](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

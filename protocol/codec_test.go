@@ -351,6 +351,14 @@ func FuzzDecodeMessage(f *testing.F) {
 		Pong{Seq: 1},
 		Lost{Session: "s", Fence: fence, Cause: "lease"},
 		Renew{Sessions: []kevlard.SessionID{"s"}},
+		record(),
+		Log{Entries: []LogEntry{{Session: "s", Epoch: 2, From: 1, Tokens: []kevlard.Token{7}}}},
+		Logged{Entries: []LoggedEntry{{Session: "s", Epoch: 2, Version: 1, Through: 3, Newer: 4, Refusal: WitnessPromised}}},
+		Locate{Session: "s"},
+		Located{Session: "s", Recorded: true, Epoch: 2, Owner: record().Owner, Witnesses: record().Witnesses, At: 1},
+		Vote{Session: "s", Epoch: 2},
+		Promise{Session: "s", Epoch: 2, Record: new(record())},
+		Forget{Session: "s", Epoch: 2, Ended: true},
 	} {
 		b, err := c.EncodeMessage(m)
 		if err != nil {

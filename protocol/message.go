@@ -54,6 +54,18 @@ const (
 	kindUnfollow
 )
 
+// 18 to 21 are kept for the return of clients.
+const (
+	kindRecord kind = iota + 22
+	kindLog
+	kindLogged
+	kindLocate
+	kindLocated
+	kindVote
+	kindPromise
+	kindForget
+)
+
 // Prepare asks a stage to fence all older terms of a session, to reserve room
 // for it, and to say how many of its leading positions it already holds. It is
 // idempotent per fence. Only Prepare creates state at a stage.
@@ -84,6 +96,9 @@ type Prepared struct {
 	Have    int               `cbor:"4,keyasint"`           // leading positions held under equal tokens
 	Refusal Refusal           `cbor:"5,keyasint,omitempty"` // empty: prepared
 	Detail  string            `cbor:"6,keyasint,omitempty"`
+	// Epoch, with RefusedStale, is the one that the stage is bound to: if it is newer
+	// than the prepare's, the owner is superseded.
+	Epoch uint64 `cbor:"24,keyasint,omitempty"`
 }
 
 // Refusal says why a stage refused a Prepare or an item.

@@ -10,9 +10,11 @@ func imports() map[string][]string {
 		"protocol":  {""},
 		"topology":  {""},
 		"scheduler": {"", "topology"},
-		"session":   {"", "kvstream/index", "protocol"},
+		"session":   {"", "kvstream/index", "protocol", "session/witness"},
 		"stage":     {"", "kvstream/index", "protocol", "topology"},
-		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "stage"},
+		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "session/witness", "stage"},
+
+		"session/witness": {"", "protocol"},
 
 		"kvstream/index": {"", "protocol"},
 
@@ -71,7 +73,7 @@ func imports() map[string][]string {
 // it cannot control they must not use.
 func pure() []string {
 	return []string{
-		"", "protocol", "topology", "scheduler", "session", "stage", "node", "kvstream/index", "internal/measure", "internal/toymodel",
+		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "internal/measure", "internal/toymodel",
 	}
 }
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package witness
+
+const tiny = false

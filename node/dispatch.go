@@ -42,7 +42,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 			s.Renew(now, ev.From, msg.Sessions)
 		}
 		m.copies.Renew(now, ev.From, msg.Sessions)
-		return out
+		return m.renewed(now, protocol.Life{Node: ev.From, Boot: ev.Boot}, msg, out)
 	case protocol.Replicate:
 		for i, s := range m.stages {
 			if s.Key().Layers.Lo == msg.Lo {
@@ -97,6 +97,8 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		})
 	case protocol.Refused:
 		return m.refused(now, ev.From, msg, out)
+	case protocol.Record, protocol.Log, protocol.Logged, protocol.Locate, protocol.Located, protocol.Vote, protocol.Promise, protocol.Forget:
+		return m.aboutOwner(now, protocol.Life{Node: ev.From, Boot: ev.Boot}, msg, out)
 	default:
 		panic(fmt.Sprintf("node: message of unknown type %T", msg))
 	}

@@ -73,6 +73,15 @@ type Found struct {
 	Envelope []byte // likewise
 }
 
+// TakenOver answers TakeOver. With no error and no owner the session is owned here,
+// and waits for Resume.
+type TakenOver struct {
+	Number  uint64
+	Session kevlard.SessionID
+	Owner   kevlard.NodeID   // it lives and owns the session: ask there
+	Err     *kevlard.Failure // session_not_found, session_no_quorum, session_busy, draining, overloaded
+}
+
 // Finish ends the stream of a session's client. With the reason paused it can be
 // resumed here, and so it can for a while after most other ends.
 type Finish struct {
@@ -168,6 +177,7 @@ func (RunBatch) effect()    {}
 func (Emit) effect()        {}
 func (Replay) effect()      {}
 func (Found) effect()       {}
+func (TakenOver) effect()   {}
 func (Finish) effect()      {}
 func (Publish) effect()     {}
 func (Report) effect()      {}

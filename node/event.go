@@ -134,6 +134,13 @@ type Find struct {
 	Number  uint64
 }
 
+// TakeOver makes this node the owner of a session whose owner is gone; TakenOver
+// follows with the same number.
+type TakeOver struct {
+	Session kevlard.SessionID
+	Number  uint64
+}
+
 // Drain stops (or, with Undo, resumes) taking new sessions.
 type Drain struct{ Undo bool }
 
@@ -226,4 +233,5 @@ func (Pause) event()         {}
 func (Resume) event()        {}
 func (Follow) event()        {}
 func (Find) event()          {}
+func (TakeOver) event()      {}
 func (Drain) event()         {}

@@ -204,9 +204,9 @@ func (m *Machine) silently(now kevlard.Instant, id kevlard.SessionID, ended bool
 	n := len(out)
 	out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 		if ended {
-			return s.Cancel(e)
+			return s.Cancel(now, e)
 		}
-		return s.Pause(e)
+		return s.Pause(now, e)
 	})
 	return append(out[:n], slices.DeleteFunc(out[n:], func(e Effect) bool {
 		f, ok := e.(Finish)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/session/witness"
 	"github.com/kevlard/kevlard/stage"
 )
 
@@ -30,6 +31,20 @@ type Timing struct {
 	// Resume is how long a session can be resumed after its client is gone, or after its
 	// end. Default 60 s; negative: not at all.
 	Resume time.Duration
+	// Log is how long generated tokens wait to be sent to the session's witnesses, with
+	// those of other sessions. Default 50 ms.
+	Log time.Duration
+	// Heard is how long ago an owner may have been heard of and still count as alive when
+	// another node wants to take its session over. Default 1.5 s, as idle nodes ping each
+	// other every second.
+	Heard time.Duration
+	// Locate is how long nodes may take to say what they know of a session. Default 500 ms.
+	Locate time.Duration
+	// Round is how long witnesses may take to answer a candidate before it tries again.
+	// Default 300 ms.
+	Round time.Duration
+	// TakeOver is how long a takeover may take in all. Default 5 s.
+	TakeOver time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -44,6 +59,11 @@ func (t Timing) withDefaults() Timing {
 	set(&t.LateJudge, 50*time.Millisecond)
 	set(&t.Renew, 3*time.Second)
 	set(&t.Resume, time.Minute)
+	set(&t.Log, 50*time.Millisecond)
+	set(&t.Heard, 1500*time.Millisecond)
+	set(&t.Locate, 500*time.Millisecond)
+	set(&t.Round, 300*time.Millisecond)
+	set(&t.TakeOver, 5*time.Second)
 	return t
 }
 
@@ -69,6 +89,10 @@ type Limits struct {
 	// Resting is how many sessions wait to be resumed, and RestingBytes what their
 	// tokens take; the oldest are forgotten first. Defaults 4096 and 64 MiB.
 	Resting, RestingBytes int
+	// TakeOvers is how many sessions are being taken over at once; more are refused with
+	// 429. Default 256.
+	TakeOvers int
+	Witness   witness.Limits
 }
 
 func (l Limits) withDefaults() Limits {
@@ -83,6 +107,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.Resting == 0 {
 		l.Resting = 4096
+	}
+	if l.TakeOvers == 0 {
+		l.TakeOvers = 256
 	}
 	if l.RestingBytes == 0 {
 		l.RestingBytes = 64 << 20

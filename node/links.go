@@ -78,6 +78,7 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	}
 	m.copies.OwnerGone(ev.Node, ev.Boot, false)
 	m.pingAt, m.rewatch = now, true
+	out = m.tellOldOwner(protocol.Life{Node: ev.Node, Boot: ev.Boot}, out)
 	return m.hurryStandbys(now, m.hurry(now, out))
 }
 
@@ -171,7 +172,7 @@ func (m *Machine) links(now kevlard.Instant, out []Effect) []Effect {
 		out = m.pings(now, out)
 	}
 	if now >= m.renewAt {
-		out = m.hurryStandbys(now, m.keepFollowing(now, m.renew(out)))
+		out = m.findWitnesses(now, m.hurryStandbys(now, m.keepFollowing(now, m.renew(out))))
 		m.renewAt = now.Add(m.cfg.Timing.Renew)
 	}
 	return out
@@ -320,6 +321,13 @@ func (m *Machine) held() int {
 // renew keeps the leases of all owned sessions at their stages.
 func (m *Machine) renew(out []Effect) []Effect {
 	at := map[kevlard.NodeID][]kevlard.SessionID{}
+	for _, s := range m.resting.all() {
+		if s.State() == session.Paused {
+			for _, l := range s.Witnesses() {
+				at[l.Node] = append(at[l.Node], s.ID())
+			}
+		}
+	}
 	for _, id := range m.sortedSessions() {
 		seen := map[kevlard.NodeID]bool{"": true}
 		tell := func(n kevlard.NodeID) {
@@ -333,6 +341,9 @@ func (m *Machine) renew(out []Effect) []Effect {
 		}
 		for _, n := range m.sessions[id].Standbys() {
 			tell(n)
+		}
+		for _, l := range m.sessions[id].Witnesses() {
+			tell(l.Node)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(at)) {

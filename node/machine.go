@@ -15,6 +15,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/session/witness"
 	"github.com/kevlard/kevlard/stage"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -64,7 +65,11 @@ type Machine struct {
 	copies   *index.Index            // of sessions that other nodes compute
 	fetches  map[uint64]index.Pinned // copies that are being sent to those who take over
 	fetched  uint64                  // number of the last one
-	late     time.Duration           // by which this node's timer fired, until due has acted on it
+	records  *witness.Store          // of sessions that other nodes own
+	unlogged map[kevlard.SessionID]bool
+	logAt    kevlard.Instant // when the witnesses of those are told
+	bids     map[kevlard.SessionID]*bid
+	late     time.Duration // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.
@@ -75,7 +80,9 @@ func New(cfg Config) *Machine {
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
+		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 	}
+	m.records = witness.NewStore(m.life(), cfg.Limits.Witness)
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
 			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
@@ -88,7 +95,10 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next())
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt)
+	for _, b := range m.bids {
+		at = min(at, b.at)
+	}
 	for _, s := range m.stages {
 		at = min(at, s.Deadline())
 	}
@@ -138,16 +148,18 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		out = m.submit(now, ev, out)
 	case Cancel:
 		out = m.unfollow(ev.Session, true, out)
-		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(e) })
+		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(now, e) })
 	case Follow:
 		out = m.follow(now, ev, out)
 	case Pause:
 		out = m.unfollow(ev.Session, false, out)
-		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Pause(e) })
+		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Pause(now, e) })
 	case Resume:
 		out = m.resume(now, ev.Session, out)
 	case Find:
 		out = append(out, m.find(ev))
+	case TakeOver:
+		out = m.takeOver(now, ev, out)
 	case Drain:
 		m.draining = !ev.Undo
 		out = append(out, m.publish())
@@ -186,13 +198,15 @@ func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 	}
 	m.late = 0
 	m.copies.Expire(now)
+	m.records.Expire(now)
 	out = m.forgetRested(now, out)
 	m.cool()
 	out = m.links(now, out)
+	out = m.bidsDue(now, out)
 	for {
 		id, ok := m.timers.pop(now)
 		if !ok {
-			return out
+			return m.tellWitnesses(now, out)
 		}
 		out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Wake(now, e) })
 	}
@@ -226,6 +240,9 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	}
 	fenced, fence := s.Fenced(), s.Fence()
 	effects := f(s, nil)
+	if s.WantsWitnesses() {
+		s.SetWitnesses(m.life(), m.chooseWitnesses(s, nil))
+	}
 	for s.WantsRoute(now) {
 		effects = m.findRoute(now, s, effects)
 	}
@@ -240,6 +257,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	if s.State() == session.Done || s.State() == session.Paused {
 		delete(m.sessions, id)
 		delete(m.waiting, id)
+		delete(m.unlogged, id)
 		m.timers.set(id, kevlard.Never)
 		return m.rest(now, s, out)
 	}
@@ -251,6 +269,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 		delete(m.waiting, id)
 	}
 	m.timers.set(id, s.Deadline())
+	m.schedule(now, s)
 	return out
 }
 

@@ -45,6 +45,17 @@ func (r *resting) add(s *session.Machine, until kevlard.Instant) {
 	r.bytes += x.bytes
 }
 
+// all lists the sessions, the oldest first.
+func (r *resting) all() []*session.Machine {
+	var out []*session.Machine
+	for _, x := range r.order {
+		if !x.taken {
+			out = append(out, x.s)
+		}
+	}
+	return out
+}
+
 // take removes a session; nil if it is not there.
 func (r *resting) take(id kevlard.SessionID) *session.Machine {
 	x := r.by[id]
@@ -102,6 +113,7 @@ func (m *Machine) forgetRested(now kevlard.Instant, out []Effect) []Effect {
 	r := &m.resting
 	for len(r.order) > 0 && (now >= r.next() || len(r.by) > m.cfg.Limits.Resting || r.bytes > m.cfg.Limits.RestingBytes) {
 		s := r.take(r.order[0].s.ID())
+		delete(m.unlogged, s.ID())
 		for _, e := range s.Forget(nil) {
 			out = m.fromSession(s, e, out)
 		}
@@ -152,8 +164,7 @@ func (m *Machine) goOn(now kevlard.Instant, s *session.Machine, out []Effect) []
 		out = m.push(s.ID(), f, out)
 	}
 	return m.withSession(now, s.ID(), out, func(s *session.Machine, e []session.Effect) []session.Effect {
-		s.Resume(now)
-		return e
+		return s.Resume(now, e)
 	})
 }
 

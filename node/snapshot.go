@@ -21,6 +21,7 @@ type Counters struct {
 	GeneratedTokens uint64
 	LateJudge       uint64 // times this node doubted its own timers
 	SelfDoubt       uint64 // times over half of its peers looked silent
+	TakeOvers       uint64 // sessions taken over by this node
 }
 
 // SessionInfo describes a session owned here.
@@ -37,6 +38,8 @@ type SessionInfo struct {
 	// that it has acknowledged.
 	Standbys   []kevlard.NodeID
 	Replicated []int
+	// Witnesses can vote on a takeover; with none the session cannot be taken over.
+	Witnesses []kevlard.NodeID
 }
 
 // StageInfo describes a stage held here.
@@ -110,6 +113,9 @@ func describe(s *session.Machine) SessionInfo {
 		Route: slices.Clone(s.Previous()), Failovers: len(s.Failovers()),
 		Standbys: slices.Clone(s.Standbys()), Replicated: slices.Clone(s.Marks()),
 	}
+	for _, l := range s.Witnesses() {
+		info.Witnesses = append(info.Witnesses, l.Node)
+	}
 	if f := s.Failovers(); len(f) > 0 {
 		info.LastGap = f[len(f)-1].Gap()
 	}
@@ -118,6 +124,8 @@ func describe(s *session.Machine) SessionInfo {
 		info.State = "recovering"
 	case s.State() == session.Preparing:
 		info.State = "queued"
+	case s.State() == session.Settling:
+		info.State = string(session.Decode)
 	}
 	return info
 }

@@ -44,7 +44,7 @@ func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost
 		m.strikes++
 		if m.strikes >= maxStrikes && m.solo {
 			out = append(out, Note{Type: "poison", Node: from, Cause: l.Cause, Detail: fmt.Sprintf("killed %d engines", m.strikes)})
-			return m.fail(&kevlard.Failure{
+			return m.fail(now, &kevlard.Failure{
 				Code: "poisoned", Status: 500,
 				Message: "this request crashed the engine twice, the second time alone; it is not tried again",
 			}, out)
@@ -88,7 +88,7 @@ func (m *Machine) Refused(now kevlard.Instant, r protocol.Refused, out []Effect)
 
 // Wake acts on the session's deadline.
 func (m *Machine) Wake(now kevlard.Instant, out []Effect) []Effect {
-	if now < m.deadline {
+	if out = m.guardWake(now, out); now < m.deadline {
 		return out
 	}
 	switch m.state {

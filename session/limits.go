@@ -35,6 +35,12 @@ type Timing struct {
 	// Window is how many positions may be under way; stages reserve credit for
 	// them. Default 256.
 	Window int
+	// Witness is how long the witnesses may take to acknowledge the record before the
+	// session goes on without them. Default 1 s.
+	Witness time.Duration
+	// Again is the pause before a witness that has not answered is told again. Default
+	// 300 ms.
+	Again time.Duration
 	// Standby is the pause before a missing standby is looked for again. Default 1 s;
 	// the node also looks when its view changes.
 	Standby time.Duration
@@ -61,6 +67,8 @@ func (t Timing) withDefaults() Timing {
 	set(&t.QueueDeadline, 3*time.Second)
 	set(&t.RecoverDeadline, 15*time.Second)
 	set(&t.Standby, standbyRetry)
+	set(&t.Witness, time.Second)
+	set(&t.Again, 300*time.Millisecond)
 	count(&t.Chunk, 64)
 	count(&t.Window, 256)
 	return t

@@ -12,16 +12,17 @@ import (
 const PausedReason = "paused"
 
 // Resumable reports whether the session outlives its client.
-func (m *Machine) Resumable() bool { return len(m.req.Envelope) > 0 }
+func (m *Machine) Resumable() bool { return len(m.req.Envelope) > 0 && m.superseded == 0 }
 
 // Request returns what the client asked for. It must not be changed.
 func (m *Machine) Request() Request { return m.req }
 
-// Log returns the tokens generated so far, and their logprobs if they were asked for.
+// Log returns the tokens shown so far, and their logprobs if they were asked for.
 // Neither must be changed.
 func (m *Machine) Log() ([]kevlard.Token, []kevlard.Logprobs) {
 	n := len(m.req.Prompt)
-	return m.tokens[n:len(m.tokens):len(m.tokens)], m.logprobs[:len(m.logprobs):len(m.logprobs)]
+	end := min(m.shown, len(m.logprobs))
+	return m.tokens[n : n+m.shown : n+m.shown], m.logprobs[:end:end]
 }
 
 // Ended returns how a session ended that is Done.
@@ -30,23 +31,23 @@ func (m *Machine) Ended() Finish { return m.ended }
 // Pause acts on a client that is gone: the session is closed at its stages, and what
 // they send of it from now on is dropped. Tokens stay, so that Resume goes on. Copies at
 // standbys stay until their leases end. A session that is not resumable ends instead.
-func (m *Machine) Pause(out []Effect) []Effect {
+func (m *Machine) Pause(now kevlard.Instant, out []Effect) []Effect {
 	switch {
 	case m.state == Done || m.state == Paused:
 		return out
 	case !m.Resumable():
-		return m.Cancel(out)
+		return m.Cancel(now, out)
 	}
-	return append(m.rest(out), Finish{PausedReason, nil})
+	return append(m.rest(now, out), Finish{PausedReason, nil})
 }
 
 // rest stops all work, whatever is under way.
-func (m *Machine) rest(out []Effect) []Effect {
+func (m *Machine) rest(now kevlard.Instant, out []Effect) []Effect {
 	m.state, m.deadline = Paused, kevlard.Never
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	m.route, m.old, m.pending = nil, nil, nil
-	return out
+	return m.flush(now, out)
 }
 
 // Trim gives back the room for tokens that are not there, and returns how many bytes
@@ -61,14 +62,22 @@ func (m *Machine) Trim() int {
 }
 
 // Resume makes a paused session want a route, to go on after the last token.
-func (m *Machine) Resume(now kevlard.Instant) {
+func (m *Machine) Resume(now kevlard.Instant, out []Effect) []Effect {
 	if m.state != Paused {
-		return
+		return out
 	}
 	m.state, m.deadline, m.giveUp = Routing, now, now.Add(m.whole())
 	m.submitted, m.lastToken, m.lastAck = now, now, now
 	m.probe, m.refusal = probing{}, protocol.Prepared{}
 	m.barren, m.refusals, m.budget = 0, 0, m.timing.ProgressBudget
+	if g := m.guard; g != nil {
+		g.openBy, g.waiting = now.Add(m.timing.Witness), 0
+		out = m.Remind(now, out)
+	}
+	if m.ending != nil {
+		m.state, m.deadline = Settling, kevlard.Never
+	}
+	return m.release(now, out)
 }
 
 // Forget ends a paused session for which nobody came: its copies may go.
@@ -78,5 +87,5 @@ func (m *Machine) Forget(out []Effect) []Effect {
 	}
 	m.state = Done
 	m.ended = Finish{"cancelled", nil}
-	return m.closeCopies(out)
+	return m.closeCopies(m.forget(false, out))
 }

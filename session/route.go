@@ -96,7 +96,10 @@ func (m *Machine) Previous() kevlard.Route {
 	if m.route != nil {
 		return m.route
 	}
-	return m.old
+	if m.old != nil {
+		return m.old
+	}
+	return m.hint
 }
 
 // SetRoute raises the term and prepares every stage of r at once. standbys has one
@@ -108,7 +111,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	m.fence.Term++
 	m.keepCopies()
 	before, copies, marks := m.copied, m.standbys, m.marks
-	m.route, m.copied, m.old, m.class = r, r, nil, class
+	m.route, m.copied, m.old, m.hint, m.class = r, r, nil, nil, class
 	if standbys == nil {
 		standbys = make([]kevlard.NodeID, len(r))
 	}
@@ -135,6 +138,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 		}
 		out = append(out, Send{h.Node, p})
 	}
+	out = m.guardRoute(now, out)
 	// A stage answers at the end of its running batch, which a slow one takes long for,
 	// and when it has loaded the copy that it may have.
 	var load time.Duration
@@ -154,20 +158,20 @@ func (m *Machine) NoRoute(now kevlard.Instant, missing []kevlard.Layers, out []E
 		m.old = nil
 		return out
 	}
-	return m.exhausted(missing, out)
+	return m.exhausted(now, missing, out)
 }
 
 // exhausted ends a session whose time for finding a route is over.
-func (m *Machine) exhausted(missing []kevlard.Layers, out []Effect) []Effect {
+func (m *Machine) exhausted(now kevlard.Instant, missing []kevlard.Layers, out []Effect) []Effect {
 	if len(missing) > 0 {
 		names := make([]string, len(missing))
 		for i, l := range missing {
 			names[i] = l.String()
 		}
-		return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: no live node serves layers " + strings.Join(names, ", ")}, out)
+		return m.fail(now, &kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: no live node serves layers " + strings.Join(names, ", ")}, out)
 	}
 	if r := m.refusal; r.Refusal == protocol.RefusedCapacity {
-		return m.fail(&kevlard.Failure{Code: "capacity", Status: 503, Message: "every route is full: " + r.Detail}, out)
+		return m.fail(now, &kevlard.Failure{Code: "capacity", Status: 503, Message: "every route is full: " + r.Detail}, out)
 	}
 	why := "every route is blamed or unreachable"
 	if m.barren >= maxBarren {
@@ -175,7 +179,7 @@ func (m *Machine) exhausted(missing []kevlard.Layers, out []Effect) []Effect {
 	} else if m.refusal.Refusal != "" {
 		why = fmt.Sprintf("every route is blamed or refuses: %s: %s", m.refusal.Refusal, m.refusal.Detail)
 	}
-	return m.fail(&kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: " + why}, out)
+	return m.fail(now, &kevlard.Failure{Code: "no_route", Status: 503, Message: "no route for the model: " + why}, out)
 }
 
 // Prepared takes a stage's answer.
@@ -183,6 +187,9 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	i := m.hop(from, p.Lo)
 	if m.state != Preparing || p.Fence != m.fence || i < 0 {
 		return out // an answer to a question no longer asked
+	}
+	if p.Refusal == protocol.RefusedStale && p.Epoch > m.fence.Epoch {
+		return m.supersede(p.Epoch, out)
 	}
 	if p.Refusal != "" {
 		m.refusal = p
@@ -245,7 +252,7 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 		m.old, m.route = m.route, nil
 	}
 	if !running && now >= m.giveUp || m.barren >= maxBarren {
-		return m.exhausted(nil, out)
+		return m.exhausted(now, nil, out)
 	}
 	m.state, m.deadline = Routing, now
 	if (running || recovering) && cause != "refused" { // what the others hold is needed at once
@@ -264,11 +271,11 @@ func (m *Machine) reroute(now kevlard.Instant, cause string, node kevlard.NodeID
 // is full, which is nobody's fault, or no message is that large, which no route
 // can help.
 func (m *Machine) Unsent(now kevlard.Instant, oversize bool, out []Effect) []Effect {
-	if m.state == Done || m.state == Routing || m.state == Paused {
+	if m.state == Done || m.route == nil {
 		return out
 	}
 	if oversize {
-		return m.fail(&kevlard.Failure{
+		return m.fail(now, &kevlard.Failure{
 			Code: "too_large", Status: 400,
 			Message: fmt.Sprintf("%d tokens are more than one message to a stage holds", len(m.tokens)),
 		}, out)

@@ -34,6 +34,7 @@ const (
 	Prefill   State = "prefill"   // known tokens are being computed
 	Decode    State = "decode"    // one token at a time
 	Paused    State = "paused"    // no client: closed at the stages, until Resume
+	Settling  State = "settling"  // all is generated, and waits for the witnesses to be shown
 	Done      State = "done"
 )
 
@@ -154,6 +155,14 @@ type Machine struct {
 	prepared  kevlard.Instant
 	failovers []kevlard.Failover
 	fenced    uint64
+
+	guard      *guarding     // nil: the session cannot be taken over
+	chosen     bool          // whether it has witnesses was decided
+	shown      int           // generated tokens that were shown
+	ending     *Finish       // how it ends when all is shown
+	hint       kevlard.Route // that another owner used last
+	before     protocol.Life // the owner that it was taken over from
+	superseded uint64        // the epoch of another owner
 }
 
 // New returns a session that wants a route.
@@ -207,7 +216,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 	if m.state == Done || m.state == Paused {
 		return kevlard.Never
 	}
-	return m.deadline
+	return min(m.deadline, m.guardDue())
 }
 
 // Positions is the most the session can ever hold. The last token is sampled but
@@ -215,28 +224,45 @@ func (m *Machine) Deadline() kevlard.Instant {
 func (m *Machine) Positions() int { return len(m.req.Prompt) + m.req.MaxTokens }
 
 // Cancel ends the session for its client.
-func (m *Machine) Cancel(out []Effect) []Effect {
+func (m *Machine) Cancel(now kevlard.Instant, out []Effect) []Effect {
 	if m.state == Done {
 		return out
 	}
-	return m.finish("cancelled", nil, out)
+	return m.finish(now, "cancelled", nil, out)
 }
 
 // fail ends the session, or pauses it if the trouble may pass and its client would have
 // to begin again.
-func (m *Machine) fail(f *kevlard.Failure, out []Effect) []Effect {
+func (m *Machine) fail(now kevlard.Instant, f *kevlard.Failure, out []Effect) []Effect {
 	if f.Status == 503 && m.Resumable() && m.Generated() > 0 {
-		return append(m.rest(out), Finish{"error", f})
+		return append(m.rest(now, out), Finish{"error", f})
 	}
-	return m.finish("error", f, out)
+	return m.finish(now, "error", f, out)
 }
 
-func (m *Machine) finish(reason string, f *kevlard.Failure, out []Effect) []Effect {
+func (m *Machine) finish(now kevlard.Instant, reason string, f *kevlard.Failure, out []Effect) []Effect {
+	whole := reason == "stop" || reason == "length"
+	if whole && m.shown < m.Generated() {
+		return m.settle(now, Finish{reason, f}, out)
+	}
 	m.state, m.deadline, m.ended = Done, kevlard.Never, Finish{reason, f}
+	if whole {
+		out = m.flush(now, out)
+	}
+	out = m.forget(whole, out)
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	out = m.closeCopies(out)
 	return append(out, Finish{reason, f})
+}
+
+// settle ends all work of a session whose last tokens the witnesses do not have yet.
+func (m *Machine) settle(now kevlard.Instant, end Finish, out []Effect) []Effect {
+	m.state, m.deadline, m.ending = Settling, kevlard.Never, &end
+	out = m.closeHops(m.route, nil, out)
+	out = m.closeHops(m.old, m.route, out)
+	m.route, m.old, m.pending = nil, nil, nil
+	return m.flush(now, out)
 }
 
 // closeHops closes the session at every hop of r that is not in keep.

@@ -44,7 +44,7 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 		return out
 	}
 	if m.req.Sampling.Logprobs && s.Logprobs == nil {
-		return m.fail(&kevlard.Failure{
+		return m.fail(now, &kevlard.Failure{
 			Code: "no_logprobs", Status: 503,
 			Message: fmt.Sprintf("node %s sends tokens without logprobs: it runs an older version, upgrade it or leave logprobs out", from),
 		}, out)
@@ -52,7 +52,7 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 	out = m.recovered(now, out)
 	m.lastToken = now
 	if !m.req.IgnoreEOG && m.Generated() >= m.req.MinTokens && slices.Contains(m.req.EOG, s.Token) {
-		return m.finish("stop", nil, out)
+		return m.finish(now, "stop", nil, out)
 	}
 	if !m.req.Sampling.Logprobs {
 		s.Logprobs = nil // nobody asked
@@ -65,9 +65,9 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 	if m.Generated()%m.timing.ProgressEarn == 0 {
 		m.budget = min(m.budget+1, m.timing.ProgressBudget)
 	}
-	out = append(out, Emit{m.Generated() - 1, s.Token, s.Logprobs})
+	out = m.release(now, out)
 	if m.Generated() >= m.req.MaxTokens {
-		return m.finish("length", nil, out)
+		return m.finish(now, "length", nil, out)
 	}
 	return m.pump(out)
 }
@@ -101,6 +101,12 @@ func (m *Machine) watch(now kevlard.Instant) {
 // Forgive moves the deadlines that run against others: the judge itself was late
 // by that much.
 func (m *Machine) Forgive(now kevlard.Instant, late time.Duration) {
+	if g := m.guard; g != nil {
+		g.openBy = g.openBy.Add(late)
+		if g.waiting > 0 {
+			g.waiting = g.waiting.Add(late)
+		}
+	}
 	switch m.state {
 	case Prefill, Decode:
 		m.deadline = max(m.deadline.Add(late), now.Add(kevlard.LateGrace))

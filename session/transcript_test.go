@@ -177,11 +177,11 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		}
 		m.Forgive(now, late)
 	case "cancel":
-		return m.Cancel(nil)
+		return m.Cancel(now, nil)
 	case "pause":
-		return m.Pause(nil)
+		return m.Pause(now, nil)
 	case "resume":
-		m.Resume(now)
+		return m.Resume(now, nil)
 	case "forget":
 		return m.Forget(nil)
 	default:

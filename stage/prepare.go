@@ -12,16 +12,17 @@ import (
 // many of its leading positions are held. link says that the next stage's node
 // is connected; draining refuses sessions that are new here.
 func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.Prepare, link, draining bool, out []Effect) []Effect {
-	refuse := func(why protocol.Refusal, detail string) []Effect {
+	refusal := func(why protocol.Refusal, epoch uint64, detail string) []Effect {
 		m.counters.Refused++
-		return append(out, Reply{from, protocol.Prepared{Session: p.Session, Fence: p.Fence, Lo: m.cfg.Key.Layers.Lo, Refusal: why, Detail: detail}})
+		return append(out, Reply{from, protocol.Prepared{Session: p.Session, Fence: p.Fence, Lo: m.cfg.Key.Layers.Lo, Refusal: why, Detail: detail, Epoch: epoch}})
 	}
+	refuse := func(why protocol.Refusal, detail string) []Effect { return refusal(why, 0, detail) }
 	s := m.slots[p.Session]
 	if s != nil {
 		order := p.Fence.Compare(s.fence)
 		if order < 0 || p.Fence.Epoch == s.fence.Epoch && p.OwnerBoot != s.ownerBoot {
 			m.counters.Fenced++
-			return refuse(protocol.RefusedStale, fmt.Sprintf("at fence %v of owner %s", s.fence, s.owner))
+			return refusal(protocol.RefusedStale, s.fence.Epoch, fmt.Sprintf("at fence %v of owner %s", s.fence, s.owner))
 		}
 		if order == 0 && s.parked == nil && s.unanswered() {
 			return out // asked again: answered when the copy is there
@@ -31,7 +32,7 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		}
 	} else if m.tombs.covers(p.Session, p.Fence) {
 		m.counters.Fenced++
-		return refuse(protocol.RefusedStale, "the session is closed")
+		return refusal(protocol.RefusedStale, m.tombs.fences[p.Session].Epoch, "the session is closed")
 	}
 	switch {
 	case m.state != topology.Ready:

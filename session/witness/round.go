@@ -12,9 +12,8 @@ type Round struct {
 	// Highest is the newest epoch that was heard of: the next round must be above it.
 	Highest uint64
 
-	// asked are the witnesses of the newest list that is known.
-	witnesses protocol.Witnesses
-	at        uint64 // epoch of the record that says so
+	witnesses protocol.Witnesses // the newest list that is known
+	at        uint64             // epoch of the record that says so
 	promised  []protocol.Life
 	best      *protocol.Record // to go on from; its list of witnesses is the newest
 }
@@ -60,3 +59,6 @@ func (r *Round) Won(candidate protocol.Life) protocol.Record {
 	rec.Epoch, rec.Owner, rec.Witnesses = r.Epoch, candidate, r.witnesses
 	return rec
 }
+
+// Before returns the owner whose record that is.
+func (r *Round) Before() protocol.Life { return r.best.Owner }

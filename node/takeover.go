@@ -1,0 +1,197 @@
+package node
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/session/witness"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// bid is this node's attempt to take a session over.
+type bid struct {
+	callers []uint64 // numbers of the TakeOvers that wait
+	until   kevlard.Instant
+	at      kevlard.Instant             // when to act if nothing is heard
+	asked   map[kevlard.NodeID]bool     // who was asked where the session is; true: has answered
+	known   protocol.Located            // the newest record that was heard of
+	highest uint64                      // the newest epoch that was heard of
+	round   *witness.Round              // nil: none is under way
+	answers map[kevlard.NodeID]struct{} // in this round
+	rounds  int
+	owner   bool // a witness of this or the last round hears from the owner
+	unheard bool // somebody who may know the session did not answer
+}
+
+// takeOver begins to take a session over, unless that is under way.
+func (m *Machine) takeOver(now kevlard.Instant, ev TakeOver, out []Effect) []Effect {
+	answer := func(err *kevlard.Failure) []Effect { return append(out, TakenOver{ev.Number, ev.Session, "", err}) }
+	b := m.bids[ev.Session]
+	switch {
+	case m.sessions[ev.Session] != nil || m.resting.get(ev.Session) != nil:
+		return answer(nil)
+	case b != nil && len(b.callers) < m.cfg.Limits.TakeOvers:
+		b.callers = append(b.callers, ev.Number)
+		return out
+	case m.draining:
+		return answer(&kevlard.Failure{Code: "draining", Status: 503, Message: "this node is draining and takes no sessions over; ask another node"})
+	case b != nil || len(m.bids) >= m.cfg.Limits.TakeOvers || len(m.sessions) >= m.cfg.Limits.Sessions:
+		return answer(&kevlard.Failure{Code: "overloaded", Status: 429, Message: "this node takes over or owns as many sessions as it can; try again later"})
+	}
+	b = &bid{callers: []uint64{ev.Number}, until: now.Add(m.cfg.Timing.TakeOver), at: now.Add(m.cfg.Timing.Locate), asked: map[kevlard.NodeID]bool{}}
+	m.bids[ev.Session] = b
+	for _, n := range m.view.Nodes {
+		switch {
+		case n.ID == m.cfg.Self || m.connected(n.ID):
+			b.asked[n.ID] = false
+			out = append(out, Send{n.ID, protocol.Locate{Session: ev.Session}})
+		case n.State == topology.Alive || n.State == topology.Suspect:
+			b.unheard = true
+		}
+	}
+	return out
+}
+
+// located takes what a node knows of a session.
+func (m *Machine) located(now kevlard.Instant, from protocol.Life, l protocol.Located, out []Effect) []Effect {
+	b := m.bids[l.Session]
+	if b == nil {
+		return out
+	}
+	if _, ok := b.asked[from.Node]; !ok {
+		return out
+	}
+	b.asked[from.Node] = true
+	b.highest = max(b.highest, l.Epoch)
+	if l.Owned && l.Epoch >= b.highest && from.Node != m.cfg.Self {
+		return m.decided(l.Session, TakenOver{Owner: from.Node}, out)
+	}
+	if l.Recorded && (!b.known.Recorded || cmp.Or(cmp.Compare(l.At, b.known.At), cmp.Compare(l.Witnesses.Version, b.known.Witnesses.Version)) > 0) {
+		b.known = l
+	}
+	all := !slices.Contains(slices.Collect(maps.Values(b.asked)), false)
+	switch {
+	case b.round != nil || b.rounds > 0:
+		return out
+	case b.known.Recorded && (all || !m.connected(b.known.Owner.Node)): // else the owner has the first word
+		return m.bidRound(now, l.Session, b, out)
+	case all && !b.unheard:
+		return m.decided(l.Session, TakenOver{Err: notFound()}, out)
+	}
+	return out
+}
+
+func notFound() *kevlard.Failure {
+	return &kevlard.Failure{Code: "session_not_found", Status: 404, Message: "no node knows the session: it has ended, or its time to be resumed is over"}
+}
+
+// bidRound asks the witnesses for their promise.
+func (m *Machine) bidRound(now kevlard.Instant, id kevlard.SessionID, b *bid, out []Effect) []Effect {
+	b.highest++
+	b.rounds++
+	r := witness.NewRound(b.highest, b.known.At, b.known.Witnesses)
+	b.round, b.answers, b.owner, b.at = &r, map[kevlard.NodeID]struct{}{}, false, now.Add(m.cfg.Timing.Round)
+	return m.askVotes(id, b, out)
+}
+
+func (m *Machine) askVotes(id kevlard.SessionID, b *bid, out []Effect) []Effect {
+	for _, l := range b.round.Ask() {
+		if m.connected(l.Node) {
+			out = append(out, Send{l.Node, protocol.Vote{Session: id, Epoch: b.round.Epoch}})
+		}
+	}
+	return out
+}
+
+// promised takes a witness's answer.
+func (m *Machine) promised(now kevlard.Instant, from protocol.Life, p protocol.Promise, out []Effect) []Effect {
+	b := m.bids[p.Session]
+	if b == nil || b.round == nil || p.Epoch != b.round.Epoch {
+		return out
+	}
+	before := len(b.round.Ask())
+	won := b.round.Promised(from, p)
+	b.highest = max(b.highest, b.round.Highest)
+	b.owner = b.owner || p.Refusal == protocol.WitnessOwner
+	b.answers[from.Node] = struct{}{}
+	switch {
+	case won:
+		return m.won(now, p.Session, b.round.Won(m.life()), b.round.Before(), out)
+	case len(b.round.Ask()) >= before: // a newer list of witnesses came with it
+		out = m.askVotes(p.Session, b, out)
+	}
+	for _, l := range b.round.Ask() {
+		if _, ok := b.answers[l.Node]; !ok && m.connected(l.Node) {
+			return out
+		}
+	}
+	// All have answered, and it is not won: again in a while, which differs between
+	// candidates, so that they do not split the votes for ever.
+	b.round = nil
+	b.at = now.Add(m.pause(p.Session, b.rounds))
+	return out
+}
+
+// pause is the time before the next round, growing, and different for every node.
+func (m *Machine) pause(id kevlard.SessionID, rounds int) time.Duration {
+	unit := m.cfg.Timing.Round / 8
+	spread := time.Duration(rank(id, m.cfg.Self+kevlard.NodeID(fmt.Sprint(rounds)))%16) * unit / 4
+	return unit + spread*time.Duration(min(rounds, 4))
+}
+
+// bidsDue acts on attempts that wait for too long.
+func (m *Machine) bidsDue(now kevlard.Instant, out []Effect) []Effect {
+	for _, id := range slices.Sorted(maps.Keys(m.bids)) {
+		b := m.bids[id]
+		switch {
+		case now < b.at:
+		case now >= b.until && b.owner:
+			out = m.decided(id, TakenOver{Err: &kevlard.Failure{
+				Code: "session_busy", Status: 409, Message: fmt.Sprintf("node %s owns the session and lives, but it can't be reached from here; ask another node", b.known.Owner.Node),
+			}}, out)
+		case !b.known.Recorded && !b.unheard && !slices.Contains(slices.Collect(maps.Values(b.asked)), false):
+			out = m.decided(id, TakenOver{Err: notFound()}, out)
+		case !b.known.Recorded || now >= b.until:
+			out = m.decided(id, TakenOver{Err: &kevlard.Failure{
+				Code: "session_no_quorum", Status: 409,
+				Message: "too few nodes that know the session can be reached to take it over; try again, or ask another node",
+			}}, out)
+		default:
+			out = m.bidRound(now, id, b, out)
+		}
+	}
+	return out
+}
+
+func (m *Machine) decided(id kevlard.SessionID, t TakenOver, out []Effect) []Effect {
+	b := m.bids[id]
+	delete(m.bids, id)
+	t.Session = id
+	for _, n := range b.callers {
+		t.Number = n
+		out = append(out, t)
+	}
+	return out
+}
+
+// won makes this node the owner: the session is paused here until its client resumes
+// it, and its first prepare fences what the old owner still has under way.
+func (m *Machine) won(now kevlard.Instant, id kevlard.SessionID, r protocol.Record, before protocol.Life, out []Effect) []Effect {
+	s, effects := session.TakenOver(r, m.life(), before, m.cfg.Timing.Session, now)
+	for _, e := range effects {
+		out = m.fromSession(s, e, out)
+	}
+	m.counters.TakeOvers++
+	out = append(out, Report{Type: "takeover", Session: id, Node: before.Node, Cause: "dead", Detail: fmt.Sprintf("epoch %d, %d tokens", r.Epoch, s.Generated())})
+	m.resting.add(s, now.Add(max(m.cfg.Timing.Resume, 0)))
+	if m.connected(before.Node) {
+		out = m.tellOldOwner(before, out)
+	}
+	return m.decided(id, TakenOver{}, out)
+}

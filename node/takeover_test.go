@@ -1,0 +1,239 @@
+package node
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// begin submits a resumable session over n1 and lets it decode one token.
+func (r *rig) begin(id kevlard.SessionID) {
+	r.step(Submit{Session: id, Request: Request{Model: model.ID, Prompt: []kevlard.Token{1, 2}, MaxTokens: 5, Envelope: []byte("e")}})
+}
+
+func (r *rig) token(id kevlard.SessionID, next int, t kevlard.Token) {
+	r.say("n1", protocol.Step{Session: id, Fence: kevlard.Fence{Epoch: 1, Term: 1}, Next: next, Sampled: true, Token: t})
+}
+
+func logged(id kevlard.SessionID, version uint64, through int) protocol.Logged {
+	return protocol.Logged{Entries: []protocol.LoggedEntry{{Session: id, Epoch: 1, Version: version, Through: through}}}
+}
+
+// TestRecordBeforeTheFirstToken: nothing is shown before enough witnesses have the
+// record, and then it is.
+func TestRecordBeforeTheFirstToken(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
+	r.begin("s")
+	records := sent[protocol.Record](r.out)
+	if len(records) != 3 {
+		t.Fatalf("records to %v, want three", records)
+	}
+	who := make([]kevlard.NodeID, 0, 3)
+	for n, rec := range records {
+		who = append(who, n)
+		if rec[0].Owner != (protocol.Life{Node: "o", Boot: "o.1"}) || len(rec[0].Witnesses.Now) != 3 || string(rec[0].Envelope) != "e" {
+			t.Errorf("record %+v", rec[0])
+		}
+	}
+	slices.Sort(who)
+	r.accept()
+	r.token("s", 2, 7)
+	if e := effectsOf[Emit](r.out); len(e) != 0 {
+		t.Fatalf("shown before the record is acknowledged: %v", e)
+	}
+	r.say(who[0], logged("s", 1, 0))
+	if e := effectsOf[Emit](r.out); len(e) != 0 {
+		t.Fatalf("shown when one of three has the record: %v", e)
+	}
+	r.say(who[1], logged("s", 1, 0))
+	if e := effectsOf[Emit](r.out); len(e) != 1 || e[0].Token != 7 || e[0].Index != 0 {
+		t.Fatalf("emitted %v when two have the record", e)
+	}
+	r.token("s", 3, 8)
+	if e := effectsOf[Emit](r.out); len(e) != 1 || len(sent[protocol.Log](r.out)) != 0 {
+		t.Fatalf("emitted %v, logs %v: a token waits for no round trip", e, sent[protocol.Log](r.out))
+	}
+	out := r.sleep(60*time.Millisecond, "n1", "n2", "n3", "n4")
+	logs := sent[protocol.Log](out)
+	if len(logs) != 3 {
+		t.Fatalf("logs to %v", logs)
+	}
+	for n, l := range logs {
+		if len(l) != 1 || len(l[0].Entries) != 1 || !slices.Equal(l[0].Entries[0].Tokens, []kevlard.Token{7, 8}) {
+			t.Errorf("log to %s: %+v", n, l)
+		}
+	}
+}
+
+// TestNoWitnesses: in a ring of two sessions run as ever, and have no witnesses.
+func TestNoWitnesses(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2")
+	r.begin("s")
+	if n := sent[protocol.Record](r.out); len(n) != 0 {
+		t.Fatalf("records %v", n)
+	}
+	r.accept()
+	r.token("s", 2, 7)
+	if e := effectsOf[Emit](r.out); len(e) != 1 {
+		t.Fatalf("emitted %v", e)
+	}
+	if s := r.m.Snapshot(r.now).Sessions; len(s) != 1 || len(s[0].Witnesses) != 0 {
+		t.Errorf("sessions %+v", s)
+	}
+}
+
+// TestSilentWitnesses: peers of an older version do not answer; the session goes on.
+func TestSilentWitnesses(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.begin("s")
+	r.accept()
+	r.token("s", 2, 7)
+	out := r.sleep(1100*time.Millisecond, "n1", "n2", "n3")
+	if e := effectsOf[Emit](out); len(e) != 1 || len(reports(out, "unguarded")) != 1 {
+		t.Fatalf("emitted %v, reports %v", e, effectsOf[Report](out))
+	}
+}
+
+// TestSuperseded: an owner that hears of a newer epoch shows nothing more.
+func TestSuperseded(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.begin("s")
+	r.accept()
+	r.say("n2", logged("s", 1, 0))
+	r.say("n2", protocol.Logged{Entries: []protocol.LoggedEntry{{Session: "s", Epoch: 1, Newer: 2, Refusal: protocol.WitnessPromised}}})
+	f := effectsOf[Finish](r.out)
+	if len(f) != 1 || f[0].Err == nil || f[0].Err.Code != "session_busy" {
+		t.Fatalf("finish %+v", f)
+	}
+	r.token("s", 2, 7)
+	if e := effectsOf[Emit](r.out); len(e) != 0 {
+		t.Errorf("emitted %v after that", e)
+	}
+}
+
+// TestWitnessIsReplaced: one that died is, by the old and the new together.
+func TestWitnessIsReplaced(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
+	r.begin("s")
+	first := sent[protocol.Record](r.out)
+	r.accept()
+	var lost kevlard.NodeID
+	for n := range first {
+		r.say(n, logged("s", 1, 0))
+		if n != "n1" {
+			lost = n
+		}
+	}
+	r.node(lost).State = topology.Dead
+	r.step(PeerDown{Node: lost, Cause: "reset"})
+	r.see()
+	alive := slices.DeleteFunc([]kevlard.NodeID{"n1", "n2", "n3", "n4"}, func(n kevlard.NodeID) bool { return n == lost })
+	joint := sent[protocol.Record](r.sleep(3100*time.Millisecond, alive...))
+	if len(joint) < 3 {
+		t.Fatalf("records to %v after %s died", joint, lost)
+	}
+	for n := range joint {
+		w := joint[n][0].Witnesses
+		if w.Version != 2 || len(w.Before) != 3 || slices.Contains(w.Now, protocol.Life{Node: lost, Boot: kevlard.BootID(lost + ".1")}) {
+			t.Fatalf("witnesses %+v", w)
+		}
+		if n != lost {
+			r.say(n, logged("s", 2, 0))
+		}
+		if last := sent[protocol.Record](r.out); len(last) > 0 && last[n] != nil {
+			if w := last[n][0].Witnesses; w.Version != 3 || len(w.Before) != 0 {
+				t.Errorf("witnesses in the end %+v", w)
+			}
+			return
+		}
+	}
+	t.Error("the old witnesses were never let go")
+}
+
+// TestTakeOver: the candidate finds the record, wins two promises and owns the session;
+// its prepare has the new epoch and the tokens of the log.
+func TestTakeOver(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
+	r.step(TakeOver{Session: "s", Number: 9})
+	if n := sent[protocol.Locate](r.out); len(n) != 5 {
+		t.Fatalf("asked %v", n)
+	}
+	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
+	rec := protocol.Record{
+		Session: "s", Epoch: 1, Owner: protocol.Life{Node: "n9", Boot: "n9.1"}, Witnesses: w, Model: model.ID,
+		Prompt: []kevlard.Token{1, 2}, MaxTokens: 5, Class: "c", Envelope: []byte("e"),
+	}
+	r.say("n1", protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: rec.Owner, Witnesses: w})
+	votes := sent[protocol.Vote](r.out)
+	if len(votes) != 3 || votes["n2"][0].Epoch != 2 {
+		t.Fatalf("votes %+v", votes)
+	}
+	short, long := rec, rec
+	short.Tokens, long.Tokens = []kevlard.Token{7}, []kevlard.Token{7, 8}
+	r.say("n1", protocol.Promise{Session: "s", Epoch: 2, Record: &short})
+	r.say("n3", protocol.Promise{Session: "s", Epoch: 2, Record: &long})
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Number != 9 || got[0].Err != nil || got[0].Owner != "" {
+		t.Fatalf("taken over %+v", got)
+	}
+	if got := sent[protocol.Record](r.out); len(got) != 3 || got["n2"][0].Epoch != 2 || len(got["n2"][0].Tokens) != 2 {
+		t.Fatalf("records %+v", got)
+	}
+	r.step(Resume{Session: "s"})
+	to, p := prepares(r.out, "s")
+	if len(to) != 1 || p.Fence != (kevlard.Fence{Epoch: 2, Term: 1}) || !slices.Equal(p.Tokens, []kevlard.Token{1, 2, 7, 8}) {
+		t.Fatalf("prepare %+v", p)
+	}
+	for _, n := range []kevlard.NodeID{"n1", "n2"} {
+		r.say(n, protocol.Logged{Entries: []protocol.LoggedEntry{{Session: "s", Epoch: 2, Version: 1, Through: 2}}})
+	}
+	if e := effectsOf[Emit](r.out); len(e) != 2 || e[1].Token != 8 {
+		t.Errorf("emitted %v", e)
+	}
+	if got := r.m.Snapshot(r.now).Counters.TakeOvers; got != 1 {
+		t.Errorf("%d takeovers are counted", got)
+	}
+}
+
+// TestTakeOverIsRefused: nobody knows the session, too few nodes answer, or the owner
+// lives.
+func TestTakeOverIsRefused(t *testing.T) {
+	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n8", Boot: "n8.1"}, {Node: "n9", Boot: "n9.1"}}}
+	at := protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: protocol.Life{Node: "n7", Boot: "n7.1"}, Witnesses: w}
+	refused := func(r *rig, out []Effect, code string) {
+		r.Helper()
+		if got := effectsOf[TakenOver](out); len(got) != 1 || got[0].Err == nil || got[0].Err.Code != code {
+			r.Errorf("taken over %+v, want %s", got, code)
+		}
+	}
+	r := newRig(t, nil, "n1:0-2")
+	r.step(TakeOver{Session: "s"})
+	r.say("o", protocol.Located{Session: "s"})
+	r.say("n1", protocol.Located{Session: "s"})
+	refused(r, r.out, "session_not_found")
+
+	r.step(TakeOver{Session: "s"})
+	r.say("n1", at)
+	r.say("n1", protocol.Promise{Session: "s", Epoch: 2, Record: &protocol.Record{Session: "s", Epoch: 1, Owner: at.Owner, Witnesses: w}})
+	out := r.sleep(6*time.Second, "n1")
+	refused(r, out, "session_no_quorum")
+	if n := len(sent[protocol.Vote](out)["n1"]); n < 2 || n > 60 {
+		t.Errorf("%d further rounds", n)
+	}
+
+	r.step(TakeOver{Session: "s"})
+	r.say("n1", at)
+	r.say("n1", protocol.Promise{Session: "s", Epoch: r.m.bids["s"].round.Epoch, Refusal: protocol.WitnessOwner})
+	r.now = r.m.bids["s"].until
+	r.step(Wake{})
+	refused(r, r.out, "session_busy")
+
+	r.step(TakeOver{Session: "s"})
+	r.say("n1", protocol.Located{Session: "s", Owned: true, Epoch: 1})
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Owner != "n1" {
+		t.Errorf("taken over %+v, want the owner", got)
+	}
+}

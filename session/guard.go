@@ -1,0 +1,387 @@
+package session
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/session/witness"
+)
+
+// BestEffort begins the numerics class of engines whose results may differ from run
+// to run: another owner could continue with other tokens, so none is shown before the
+// witnesses have it.
+const BestEffort = "best-effort:"
+
+// guarding is what an owner does so that its session can be taken over.
+type guarding struct {
+	witness.Guard
+	self    protocol.Life
+	class   string                // in the record
+	sent    map[protocol.Life]int // generated tokens that were sent to each witness
+	told    bool                  // the record was sent
+	due     kevlard.Instant       // when to tell again those who have not answered
+	openBy  kevlard.Instant       // when to go on without witnesses, as none is open
+	unfit   []protocol.Life       // refused to be a witness
+	waiting kevlard.Instant       // since when a token is not committed; 0: none is
+}
+
+// Guarded reports whether the session has witnesses.
+func (m *Machine) Guarded() bool { return m.guard != nil }
+
+// WantsWitnesses reports whether witnesses should be named now.
+func (m *Machine) WantsWitnesses() bool { return m.Resumable() && !m.chosen && m.guard == nil }
+
+// SetWitnesses names the witnesses, before the first route is set. None means that the
+// session cannot be taken over: the ring is too small.
+func (m *Machine) SetWitnesses(self protocol.Life, now []protocol.Life) {
+	m.chosen = true
+	if len(now) > 0 {
+		m.guard = newGuarding(1, self, protocol.Witnesses{Version: 1, Now: now})
+	}
+}
+
+func newGuarding(epoch uint64, self protocol.Life, w protocol.Witnesses) *guarding {
+	return &guarding{Guard: witness.NewGuard(epoch, w), self: self, sent: map[protocol.Life]int{}, due: kevlard.Never, openBy: kevlard.Never}
+}
+
+// TakenOver returns a session that goes on from a record of another owner, which self
+// has won. It is paused, and its witnesses are told.
+func TakenOver(r protocol.Record, self protocol.Life, before protocol.Life, timing Timing, now kevlard.Instant) (*Machine, []Effect) {
+	req := Request{
+		Model: r.Model, Prompt: r.Prompt, MaxTokens: r.MaxTokens, Sampling: r.Sampling, EOG: r.EOG, IgnoreEOG: r.IgnoreEOG,
+		MinTokens: r.MinTokens, Salt: r.Salt, Envelope: r.Envelope,
+	}
+	m := New(r.Session, self.Boot, req, timing, now)
+	m.state, m.deadline, m.fence = Paused, kevlard.Never, kevlard.Fence{Epoch: r.Epoch}
+	m.class, m.hint, m.before, m.chosen = r.Class, r.Route, before, true
+	m.tokens = append(m.tokens, r.Tokens...)
+	if req.Sampling.Logprobs { // what did not fit the record has none
+		m.logprobs = append(make([]kevlard.Logprobs, len(r.Tokens)-len(r.Logprobs)), r.Logprobs...)
+	}
+	m.guard = newGuarding(r.Epoch, self, r.Witnesses)
+	m.guard.class = r.Class
+	if m.Generated() >= m.req.MaxTokens {
+		m.ending = &Finish{Reason: "length"}
+	}
+	return m, m.tellAll(now, nil)
+}
+
+// Before returns the owner that the session was taken over from; zero if it was not.
+func (m *Machine) Before() protocol.Life { return m.before }
+
+// Superseded reports whether another node owns the session in a newer epoch.
+func (m *Machine) Superseded() bool { return m.superseded > 0 }
+
+// Witnesses lists the session's present witnesses.
+func (m *Machine) Witnesses() []protocol.Life {
+	if m.guard == nil {
+		return nil
+	}
+	return witness.All(m.guard.Guard.Witnesses())
+}
+
+// record describes the session for its witnesses.
+func (m *Machine) record() protocol.Record {
+	n := len(m.req.Prompt)
+	return protocol.Record{
+		Session: m.id, Epoch: m.fence.Epoch, Owner: m.guard.self, Witnesses: m.guard.Guard.Witnesses(),
+		Model: m.req.Model, Prompt: m.req.Prompt, MaxTokens: m.req.MaxTokens, Sampling: m.req.Sampling, EOG: m.req.EOG,
+		IgnoreEOG: m.req.IgnoreEOG, MinTokens: m.req.MinTokens, Salt: m.req.Salt, Envelope: m.req.Envelope,
+		Class: m.guard.class, Route: slices.Clone(m.Previous()),
+		Tokens: m.tokens[n:len(m.tokens):len(m.tokens)], Logprobs: witness.Fitting(m.logprobs),
+	}
+}
+
+// guardRoute tells the witnesses of the session when its first route is set: the
+// record is on its way while the stages prepare. A route of another class before
+// anything was generated makes a new record.
+func (m *Machine) guardRoute(now kevlard.Instant, out []Effect) []Effect {
+	g := m.guard
+	switch {
+	case g == nil || g.told && (g.class == m.class || m.Generated() > 0):
+		return out
+	case g.told:
+		g.Amend()
+	}
+	g.class = m.class
+	return m.tellAll(now, out)
+}
+
+// tellAll sends the record to all witnesses.
+func (m *Machine) tellAll(now kevlard.Instant, out []Effect) []Effect {
+	for _, l := range m.Witnesses() {
+		out = m.tell(l, out)
+	}
+	g := m.guard
+	if !g.told || !g.Open() {
+		g.openBy = now.Add(m.timing.Witness)
+	}
+	g.told, g.due = true, now.Add(m.timing.Again)
+	return out
+}
+
+// tell sends the record to one witness.
+func (m *Machine) tell(l protocol.Life, out []Effect) []Effect {
+	m.guard.sent[l] = m.Generated()
+	return append(out, Send{l.Node, m.record()})
+}
+
+// Unlogged reports whether witnesses lack tokens, and whether they should be told at
+// once, because somebody waits for that.
+func (m *Machine) Unlogged() (some, urgent bool) {
+	if m.guard == nil || !m.guard.told {
+		return false, false
+	}
+	for _, l := range m.Witnesses() {
+		if sent := m.guard.sent[l]; sent < m.Generated() {
+			some = true
+			// What is under way takes what has come meanwhile with it, when it is answered.
+			_, acked := m.guard.Acked(l)
+			urgent = urgent || m.bestEffort() && acked == sent
+		}
+	}
+	return some, urgent
+}
+
+// Unsaid returns what one witness is to be told now. If it lacks the record, the
+// session tells it that itself.
+func (m *Machine) Unsaid(now kevlard.Instant, l protocol.Life) (protocol.LogEntry, bool) {
+	g := m.guard
+	from, end := g.sent[l], m.Generated()
+	if from >= end {
+		return protocol.LogEntry{}, false
+	}
+	g.sent[l] = end
+	g.due = min(g.due, now.Add(m.timing.Again))
+	n := len(m.req.Prompt)
+	e := protocol.LogEntry{Session: m.id, Epoch: m.fence.Epoch, From: from, Tokens: m.tokens[n+from : n+end : n+end]}
+	if m.req.Sampling.Logprobs {
+		e.Logprobs = m.logprobs[from:end:end]
+	}
+	return e, true
+}
+
+// flush tells the witnesses what they lack: the session rests or ends.
+func (m *Machine) flush(now kevlard.Instant, out []Effect) []Effect {
+	if m.guard == nil || !m.guard.told {
+		return out
+	}
+	for _, l := range m.Witnesses() {
+		if e, ok := m.Unsaid(now, l); ok {
+			out = append(out, Send{l.Node, protocol.Log{Entries: []protocol.LogEntry{e}}})
+		}
+	}
+	return out
+}
+
+// Logged takes a witness's acknowledgement.
+func (m *Machine) Logged(now kevlard.Instant, from protocol.Life, e protocol.LoggedEntry, out []Effect) []Effect {
+	if m.guard == nil || m.state == Done {
+		return out
+	}
+	changed := m.guard.Guard.Logged(from, e)
+	if newer := m.guard.Newer(); newer > m.fence.Epoch {
+		return m.supersede(newer, out)
+	}
+	switch {
+	case changed:
+		out = m.tellAll(now, out)
+	case e.Epoch != m.fence.Epoch || !slices.Contains(m.Witnesses(), from):
+	case e.Refusal == protocol.WitnessFull || e.Refusal != "" && m.recorded(from):
+		if !slices.Contains(m.guard.unfit, from) && len(m.guard.unfit) < maxUnfit {
+			m.guard.unfit = append(m.guard.unfit, from)
+		}
+	}
+	return m.release(now, out)
+}
+
+// recorded reports whether a witness had the record once: if it does not know the
+// session now, it has forgotten it.
+func (m *Machine) recorded(l protocol.Life) bool {
+	version, _ := m.guard.Acked(l)
+	return version > 0
+}
+
+// maxUnfit bounds the nodes remembered as unfit to be witnesses of one session; more
+// are asked again.
+const maxUnfit = 64
+
+// supersede ends the session here: nothing of this epoch is shown any more.
+func (m *Machine) supersede(epoch uint64, out []Effect) []Effect {
+	if m.state == Done {
+		return out
+	}
+	m.superseded = epoch
+	paused := m.state == Paused
+	m.state, m.deadline = Done, kevlard.Never
+	m.ended = Finish{"error", &kevlard.Failure{
+		Code: "session_busy", Status: 409,
+		Message: fmt.Sprintf("another node has taken the session over (epoch %d): resume it with its id, on any node", epoch),
+	}}
+	out = m.closeHops(m.route, nil, out)
+	out = m.closeHops(m.old, m.route, out)
+	out = append(out, Note{Type: "superseded", Detail: fmt.Sprintf("epoch %d is over, %d has begun", m.fence.Epoch, epoch)})
+	if paused {
+		return out
+	}
+	return append(out, m.ended)
+}
+
+func (m *Machine) bestEffort() bool { return strings.HasPrefix(m.class, BestEffort) }
+
+// allowed returns how many generated tokens may be shown.
+func (m *Machine) allowed() int {
+	switch g := m.guard; {
+	case g == nil:
+		return m.Generated()
+	case !g.Open():
+		return m.shown
+	case m.bestEffort():
+		return max(m.shown, g.Committed())
+	}
+	return m.Generated()
+}
+
+// release shows what may be shown, and ends a session that has only waited for that.
+func (m *Machine) release(now kevlard.Instant, out []Effect) []Effect {
+	if m.state == Paused || m.state == Done {
+		return out
+	}
+	for n := m.allowed(); m.shown < n; m.shown++ {
+		e := Emit{Index: m.shown, Token: m.tokens[len(m.req.Prompt)+m.shown]}
+		if m.req.Sampling.Logprobs {
+			e.Logprobs = &m.logprobs[m.shown]
+		}
+		out = append(out, e)
+	}
+	if g := m.guard; g != nil {
+		switch waits := m.shown < m.Generated(); {
+		case !waits:
+			g.waiting = 0
+		case g.waiting == 0:
+			g.waiting = now
+		}
+	}
+	if m.state == Settling && m.shown == m.Generated() {
+		end := *m.ending
+		m.ending = nil
+		return m.finish(now, end.Reason, end.Err, out)
+	}
+	return out
+}
+
+// guardDue returns when guardWake must be called.
+func (m *Machine) guardDue() kevlard.Instant {
+	g := m.guard
+	if g == nil || m.state == Done || m.state == Paused {
+		return kevlard.Never
+	}
+	at := g.due
+	if !g.Open() && !m.bestEffort() {
+		at = min(at, g.openBy)
+	}
+	return min(at, m.waitsUntil())
+}
+
+// waitsUntil is when to give up waiting for the witnesses to have what was generated.
+func (m *Machine) waitsUntil() kevlard.Instant {
+	switch {
+	case m.guard.waiting == 0:
+		return kevlard.Never
+	case m.shown == 0:
+		return m.guard.waiting.Add(m.timing.QueueDeadline)
+	}
+	return m.guard.waiting.Add(m.timing.RecoverDeadline)
+}
+
+// guardWake tells witnesses again what they have not acknowledged, and gives up
+// waiting for them.
+func (m *Machine) guardWake(now kevlard.Instant, out []Effect) []Effect {
+	g := m.guard
+	if now < m.guardDue() {
+		return out
+	}
+	if !g.Open() && now >= g.openBy && !m.bestEffort() {
+		// It would be generated alike elsewhere, so showing it does no harm.
+		out = m.release(now, append(m.unguard(out), Note{Type: "unguarded", Cause: "witnesses", Detail: "too few witnesses answer: the session cannot be taken over"}))
+		return out
+	}
+	if now >= m.waitsUntil() {
+		return m.fail(now, &kevlard.Failure{
+			Code: "session_no_quorum", Status: 503,
+			Message: "too few of the session's witnesses can be reached to show what was generated",
+		}, out)
+	}
+	if now < g.due {
+		return out
+	}
+	return m.Remind(now, out)
+}
+
+// Remind tells witnesses again what they have not acknowledged.
+func (m *Machine) Remind(now kevlard.Instant, out []Effect) []Effect {
+	g := m.guard
+	if g == nil || !g.told || m.state == Done {
+		return out
+	}
+	g.due = kevlard.Never
+	want := g.Guard.Witnesses().Version
+	for _, l := range m.Witnesses() {
+		version, through := g.Acked(l)
+		switch {
+		case version < want:
+			out = m.tell(l, out)
+			g.due = now.Add(m.timing.Again)
+		case through < g.sent[l]:
+			g.sent[l] = through
+			g.due = now.Add(m.timing.Again)
+		}
+	}
+	return out
+}
+
+// unguard gives the witnesses up.
+func (m *Machine) unguard(out []Effect) []Effect {
+	out = m.forget(false, out)
+	m.guard = nil
+	return out
+}
+
+// forget tells the witnesses that they need no record any more, or only for a while.
+func (m *Machine) forget(ended bool, out []Effect) []Effect {
+	if m.guard == nil || !m.guard.told {
+		return out
+	}
+	for _, l := range m.Witnesses() {
+		out = append(out, Send{l.Node, protocol.Forget{Session: m.id, Epoch: m.fence.Epoch, Ended: ended}})
+	}
+	return out
+}
+
+// MissesWitness returns the witnesses that can be kept, if some should be replaced and
+// that is possible now. gone reports whether one is lost for good.
+func (m *Machine) MissesWitness(gone func(protocol.Life) bool) (keep []protocol.Life, misses bool) {
+	g := m.guard
+	if g == nil || m.state == Done || !g.Settled() {
+		return nil, false
+	}
+	now := g.Guard.Witnesses().Now
+	keep = slices.DeleteFunc(slices.Clone(now), func(l protocol.Life) bool { return gone(l) || m.UnfitWitness(l) })
+	return keep, len(keep) < protocol.MaxWitnesses
+}
+
+// UnfitWitness reports whether a node refused to be a witness of this session.
+func (m *Machine) UnfitWitness(l protocol.Life) bool {
+	return m.guard != nil && slices.Contains(m.guard.unfit, l)
+}
+
+// ReplaceWitnesses puts other witnesses in the place of the present ones.
+func (m *Machine) ReplaceWitnesses(now kevlard.Instant, to []protocol.Life, out []Effect) []Effect {
+	if m.guard == nil || !m.guard.Replace(to) {
+		return out
+	}
+	return m.tellAll(now, out)
+}

@@ -174,7 +174,7 @@ func (m Record) check() error {
 	return errors.Join(checkEpoch(m.Session, m.Epoch), m.Owner.check(), m.Witnesses.check(),
 		checkRange("prompt", len(m.Prompt), 1, MaxTokens), checkRange("max tokens", m.MaxTokens, 1, MaxTokens-len(m.Prompt)),
 		checkRange("tokens", len(m.Tokens), 0, m.MaxTokens), checkRange("logprobs", len(m.Logprobs), 0, len(m.Tokens)),
-		m.Sampling.Check(), checkRange("eog", len(m.EOG), 0, MaxItemTokens), checkRange("min tokens", m.MinTokens, 0, m.MaxTokens),
+		m.Sampling.Check(), checkRange("eog", len(m.EOG), 0, MaxItemTokens), checkRange("min tokens", m.MinTokens, 0, MaxTokens),
 		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkLength("class", m.Class), checkRange("route", len(m.Route), 0, MaxHops),
 		checkRange("envelope bytes", len(m.Envelope), 0, MaxEnvelope), checkLogprobs(m.Logprobs))
 }

@@ -37,7 +37,9 @@ type client struct {
 	fence     kevlard.Fence // the newest that the owner prepared
 
 	next, running map[kevlard.Layers]kevlard.NodeID // the route prepared last, and the one started last
-	known         int                               // tokens, when it was prepared
+	roaming
+
+	known int // tokens, when it was prepared
 }
 
 // submits plans the run's sessions.
@@ -67,18 +69,20 @@ func (w *world) submit(id kevlard.SessionID, poison bool) {
 		c.want, c.reason = w.expect(c.req)
 	}
 	c.must = w.sc.Gentle && owner.safe && !poison
-	w.vanish(c)
+	if !w.roam(c) {
+		w.vanish(c)
+	}
 	w.judge.clients[id] = c
 	w.judge.order = append(w.judge.order, c)
 	w.say(owner.id, "submit", "%s %d+%d", id, len(c.req.Prompt), c.req.MaxTokens)
 	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req})
 	if w.chance(6) {
 		w.after(w.between(0, 1500*time.Millisecond), func() {
-			if c.done || c.gone || c.back || c.at != owner || c.owner.life != c.life || c.owner.frozen {
+			if c.done || c.gone || c.back || c.between || !c.roams && c.at != owner || c.owner.life != c.life || c.owner.frozen {
 				return
 			}
 			c.cancelled = true
-			owner.deliver(c.life, node.Cancel{Session: id})
+			c.owner.deliver(c.life, node.Cancel{Session: id})
 		})
 	}
 }

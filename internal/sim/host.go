@@ -98,6 +98,8 @@ func (h *host) kill() {
 		}
 	}
 	h.dies()
+	w.kills++
+	w.orphan(h)
 	w.judge.killed(h)
 }
 
@@ -123,6 +125,7 @@ func (h *host) freeze() {
 		})
 	}
 	h.hangs()
+	w.tire(h)
 }
 
 // thaw lets a frozen daemon go on: it sees all that came, in order.
@@ -239,6 +242,8 @@ func (h *host) apply(e node.Effect) {
 		h.memory.free(e.Stage, e.Slots)
 	case node.DropRows:
 		h.dropRows(e)
+	case node.TakenOver:
+		w.takenOver(h, e)
 	case node.Emit, node.Finish, node.Report, node.Replay, node.Found:
 	default:
 		w.judge.fail("effect of unknown type %T", e)

@@ -21,6 +21,10 @@ type judge struct {
 	prepared   map[holding]kevlard.Fence // the newest fence that a stage accepted
 	deadSince  map[kevlard.SessionID]kevlard.Instant
 
+	newest map[owning]uint64 // the newest epoch that an owner was told of
+	epochs map[owning]uint64 // the one it is in
+	owners map[epochOf]kevlard.BootID
+
 	poisonKills int
 	copies      copyJudge
 	stats       Stats
@@ -38,6 +42,7 @@ type Stats struct {
 	Sessions, Finished, Cancelled, Failed, Lost int
 	Tokens, Failovers, Stale, Events            int
 	Resumed, Followed                           int // clients that came back; of these to another node
+	TakenOver                                   int
 	Errors                                      map[string]int
 	WorstGap                                    time.Duration
 
@@ -50,6 +55,7 @@ type Stats struct {
 func newJudge(w *world) *judge {
 	return &judge{
 		w: w, clients: map[kevlard.SessionID]*client{}, prepared: map[holding]kevlard.Fence{},
+		newest: map[owning]uint64{}, epochs: map[owning]uint64{}, owners: map[epochOf]kevlard.BootID{},
 		deadSince: map[kevlard.SessionID]kevlard.Instant{}, copies: newCopyJudge(), stats: Stats{Errors: map[string]int{}},
 	}
 }
@@ -71,6 +77,7 @@ type stale struct {
 
 func (j *judge) before(h *host, ev node.Event) stale {
 	var s stale
+	j.evidence(h, ev)
 	switch ev := ev.(type) {
 	case node.Arrived:
 		for _, it := range ev.Frame.Items {
@@ -84,7 +91,7 @@ func (j *judge) before(h *host, ev node.Event) stale {
 		}
 	case node.Received:
 		if id, f, ok := fenceOf(ev.Message); ok {
-			if c := j.clients[id]; c != nil && f.Compare(c.fence) < 0 {
+			if c := j.clients[id]; c != nil && f.Epoch == c.fence.Epoch && f.Compare(c.fence) < 0 {
 				s.session = id
 				j.stats.Stale++
 			}
@@ -110,7 +117,10 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 			if e.Session == s.session {
 				j.fail("%s streams a token of %s from an older term", h.id, e.Session)
 			}
-			j.token(h, e)
+			j.fenced(h, e.Session)
+			if !j.elsewhere(h, e) {
+				j.token(h, e)
+			}
 		case node.Replay:
 			j.replayed(h, e)
 		case node.Finish:
@@ -118,13 +128,16 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 		case node.Send:
 			switch m := e.Message.(type) {
 			case protocol.Prepare:
-				if c := j.clients[m.Session]; c != nil {
+				j.owns(h, m.Session, m.Fence.Epoch, m.OwnerBoot)
+				if c := j.clients[m.Session]; c != nil && m.Fence.Epoch >= c.fence.Epoch {
 					if m.Fence.Compare(c.fence) < 0 {
 						j.fail("%s prepares %s at %v after %v", h.id, m.Session, m.Fence, c.fence)
 					}
 					j.prepares(c, e, m)
 					c.fence = m.Fence
 				}
+			case protocol.Record:
+				j.owns(h, m.Session, m.Epoch, m.Owner.Boot)
 			case protocol.Fetch: // it takes the place of an offer
 				delete(j.copies.marks, copyID{h.index, h.life, sessionStage{m.Session, m.Stage.Layers}})
 			case protocol.Stored:
@@ -152,32 +165,39 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 func (j *judge) token(h *host, e node.Emit) {
 	c := j.clients[e.Session]
 	switch {
-	case c == nil || c.owner != h || c.life != h.life:
+	case c == nil || c.owner != h || c.life != h.life || c.between:
 		j.fail("%s streams a token of %s, which it does not own", h.id, e.Session)
 	case c.done:
 		j.fail("%s: a token after the end", e.Session)
-	case e.Index != c.got:
-		j.fail("%s: token %d after %d tokens", e.Session, e.Index, c.got)
+	case e.Index != c.comes():
+		j.fail("%s: token %d after %d tokens", e.Session, e.Index, c.comes())
 	case c.poison:
 		j.fail("%s: a token of a prompt that no engine survives", e.Session)
-	case c.got >= len(c.want) || c.want[c.got].Token != e.Token:
-		j.fail("%s: token %d is %d, want it as in the fault-free run %v", e.Session, e.Index, e.Token, c.want[min(c.got, len(c.want)):min(c.got+1, len(c.want))])
-	case !reflect.DeepEqual(c.want[c.got].Logprobs, e.Logprobs):
-		j.fail("%s: token %d has logprobs %+v, want those of the fault-free run %+v", e.Session, e.Index, e.Logprobs, c.want[c.got].Logprobs)
+	case c.comes() >= len(c.want) || c.want[c.comes()].Token != e.Token:
+		j.fail("%s: token %d is %d, want it as in the fault-free run %v", e.Session, e.Index, e.Token, c.want[min(c.comes(), len(c.want)):min(c.comes()+1, len(c.want))])
+	case !reflect.DeepEqual(c.want[c.comes()].Logprobs, e.Logprobs):
+		j.fail("%s: token %d has logprobs %+v, want those of the fault-free run %+v", e.Session, e.Index, e.Logprobs, c.want[c.comes()].Logprobs)
 	}
 	if c != nil {
-		c.got++
+		c.took()
 	}
 	j.stats.Tokens++
 }
 
 // honest are the codes with which a session may fail.
 func honest() []string {
-	return []string{"no_route", "poisoned", "capacity", "overloaded", "draining", "session_busy"}
+	return []string{"no_route", "poisoned", "capacity", "overloaded", "draining", "session_busy", "session_no_quorum"}
 }
 
 func (j *judge) finish(h *host, e node.Finish) {
 	c := j.clients[e.Session]
+	if c != nil && c.old[connection{h.index, h.life}] && (c.between || c.done || c.owner != h || c.life != h.life) {
+		return // to a connection that is no more
+	}
+	if c != nil && c.roams && c.owner == h && e.Reason == "error" && (c.back || e.Err.Code == "session_busy") { // not yet, or not any more, here
+		j.w.leave(c)
+		return
+	}
 	if c != nil && (c.ended == "lost" || j.refused(h, c, e)) {
 		return
 	}
@@ -190,7 +210,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 	c.back = false
 	j.stats.Failovers += len(e.Failovers)
 	for _, f := range e.Failovers {
-		if f.Detect < 0 || f.Reroute < 0 || f.Restore < 0 || f.AtToken > c.got {
+		if f.Detect < 0 || f.Reroute < 0 || f.Restore < 0 || f.AtToken > c.got && !c.roams {
 			j.fail("%s: failover %+v", c.id, f)
 		}
 		if c.must {
@@ -199,8 +219,8 @@ func (j *judge) finish(h *host, e node.Finish) {
 	}
 	switch e.Reason {
 	case "stop", "length":
-		if c.got != len(c.want) || e.Reason != c.reason || h != c.owner && c.replayed != c.got {
-			j.fail("%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.got, c.reason, len(c.want))
+		if c.comes() != len(c.want) || e.Reason != c.reason || !c.roams && h != c.owner && c.replayed != c.got {
+			j.fail("%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.comes(), c.reason, len(c.want))
 		}
 		j.stats.Finished++
 	case "cancelled":
@@ -239,7 +259,7 @@ func (j *judge) failed(c *client, err *kevlard.Failure) {
 // killed ends the sessions of a dead owner: their clients must reconnect.
 func (j *judge) killed(h *host) {
 	for _, c := range j.order {
-		if c.owner == h && !c.done {
+		if c.owner == h && !c.done && !c.between {
 			c.done, c.ended = true, "lost"
 			j.stats.Lost++
 		}

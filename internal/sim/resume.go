@@ -68,6 +68,11 @@ func (j *judge) replayed(h *host, e node.Replay) {
 	case c == nil || c.at != h || c.atLife != h.life || h == c.owner && !c.back:
 		j.fail("%s replays %s, which nobody resumed there", h.id, e.Session)
 		return
+	case c.roams:
+		j.stats.Resumed++
+		c.back = false
+		j.replayedAnew(c, e)
+		return
 	case h == c.owner && len(e.Tokens) != c.got:
 		j.fail("%s: %d tokens are replayed of %d", c.id, len(e.Tokens), c.got)
 		return

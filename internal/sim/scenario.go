@@ -79,6 +79,8 @@ type Scenario struct {
 	Tight    bool          // some hosts have hardly any room for copies
 	Hot      bool          // some keep copies in their engines
 	Shared   bool          // many prompts begin alike and share KV
+
+	Roam bool // clients come back on any node when their owner is gone
 }
 
 // Plain draws a scenario without copies of KV.
@@ -132,6 +134,7 @@ func FromSeed(seed uint64) Scenario {
 	if rng.IntN(10) == 0 {
 		return s
 	}
+	s.Roam = rng.IntN(2) == 0
 	s.Standbys = 1
 	s.BulkByte = time.Duration(rng.IntN(20_000))
 	s.Tight, s.Hot, s.Shared = rng.IntN(5) == 0, rng.IntN(4) == 0, rng.IntN(3) == 0
@@ -174,8 +177,8 @@ func Pressure(seed uint64) Scenario {
 func newWorld(s Scenario, o Options) *world {
 	w := &world{
 		sc: s, plant: o.Plant, trace: o.Trace, rng: rand.New(rand.NewPCG(s.Seed, 0x17)), copyRNG: rand.New(rand.NewPCG(s.Seed, 0xc0b1)),
-		goneRNG: rand.New(rand.NewPCG(s.Seed, 0x90e)),
-		byID:    map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
+		goneRNG: rand.New(rand.NewPCG(s.Seed, 0x90e)), ownRNG: rand.New(rand.NewPCG(s.Seed, 0x0e1)),
+		byID: map[kevlard.NodeID]*host{}, pairs: map[[2]int]*pair{}, digest: 0xcbf29ce484222325,
 		model: topology.Model{ID: sha256.Sum256([]byte("toy")), Name: "toy", Layers: s.Layers, Context: 1 << 15, Vocab: 256},
 	}
 	w.judge = newJudge(w)

@@ -113,6 +113,7 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.Stale += s.Stale
 	to.Resumed += s.Resumed
 	to.Followed += s.Followed
+	to.TakenOver += s.TakenOver
 	to.Events += s.Events
 	to.Moved += s.Moved
 	to.Copied += s.Copied

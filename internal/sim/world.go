@@ -25,7 +25,10 @@ type world struct {
 	copyRNG *rand.Rand
 	// goneRNG draws when clients go and come back.
 	goneRNG *rand.Rand
-	codec   *protocol.Codec // nil: messages are handed over as they are
+	// ownRNG draws when clients come back, and where.
+	ownRNG *rand.Rand
+	kills  int
+	codec  *protocol.Codec // nil: messages are handed over as they are
 
 	model topology.Model
 	hosts []*host // sorted by name

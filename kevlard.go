@@ -25,6 +25,11 @@ type BootID string
 // SessionID names one conversation. It is opaque.
 type SessionID string
 
+// BestEffort begins the numerics class of engines whose results may differ from run to
+// run: another owner could go on with other tokens, so none is shown before the
+// session's witnesses have it.
+const BestEffort = "best-effort:"
+
 // Token is an index into a model's vocabulary.
 type Token = int32
 

@@ -34,20 +34,21 @@ type Daemon struct {
 
 	bulkRoot [32]byte // keys of plain bulk connections are derived from it
 
-	mesh    *mesh.Mesh
-	ring    *membership.Ring
-	records *records
-	engines *engines
-	events  *eventLog
-	streams streams
-	finds   finds
-	board   *board
-	metrics *metrics
-	copies  copies
-	bulk    string               // where the mover listens, "" if nowhere
-	forget  func(kevlard.NodeID) // ends bulk connections; nil without TCP
-	seldom  seldom
-	outages outages
+	mesh      *mesh.Mesh
+	ring      *membership.Ring
+	records   *records
+	engines   *engines
+	events    *eventLog
+	streams   streams
+	finds     finds
+	takeovers takeovers
+	board     *board
+	metrics   *metrics
+	copies    copies
+	bulk      string               // where the mover listens, "" if nowhere
+	forget    func(kevlard.NodeID) // ends bulk connections; nil without TCP
+	seldom    seldom
+	outages   outages
 
 	inbox  chan node.Event     // bounded: see limits.go
 	frames *semaphore.Weighted // bytes of the frames in the inbox

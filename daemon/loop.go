@@ -176,6 +176,8 @@ func (d *Daemon) apply(e node.Effect) {
 		if s := d.streams.get(e.Session); s != nil {
 			s.replay(e.Tokens, e.Logprobs)
 		}
+	case node.TakenOver:
+		d.takeovers.answer(e)
 	case node.Found:
 		d.finds.answer(e)
 	case node.Finish:

@@ -126,6 +126,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	for why, n := range c.Failovers {
 		emit(prometheus.CounterValue, "kevlard_failovers_total", "Re-routes of running sessions owned here.", float64(n), "cause", why)
 	}
+	emit(prometheus.CounterValue, "kevlard_takeovers_total", "Sessions taken over by this node from owners that were gone.", float64(c.TakeOvers))
 	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
 	rows := 0
 	for _, st := range s.node.Stages {

@@ -191,7 +191,7 @@ func (d *Daemon) ownSessions() report.Sessions {
 	for _, s := range slices.Concat(known.Sessions, known.Paused) {
 		r := report.Session{
 			ID: string(s.ID), Model: s.Model.String(), Owner: string(d.cfg.Name), Epoch: s.Fence.Epoch, Term: s.Fence.Term, Tokens: s.Tokens,
-			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),
+			State: s.State, Route: []string{}, Standbys: [][]string{}, ReplicatedThrough: []int{}, Witnesses: []string{}, Failovers: s.Failovers, LastGapMS: millis(s.LastGap),
 		}
 		for i, h := range s.Route {
 			r.Route = append(r.Route, string(h.Node))
@@ -201,6 +201,9 @@ func (d *Daemon) ownSessions() report.Sessions {
 			}
 			r.Standbys = append(r.Standbys, standbys)
 			r.ReplicatedThrough = append(r.ReplicatedThrough, through)
+		}
+		for _, n := range s.Witnesses {
+			r.Witnesses = append(r.Witnesses, string(n))
 		}
 		out.Sessions = append(out.Sessions, r)
 	}
@@ -273,6 +276,9 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 	}
 	if len(members.Nodes) == 1 {
 		add("this node is alone in its ring", "run `kevlard join ADDR`, or set [ring] join")
+	}
+	if len(members.Nodes) == 2 {
+		add("the ring has two nodes: when one dies, the sessions that it owns can't be taken over", "add a third node, a gateway will do")
 	}
 	if len(s.serving) == 0 && s.at != 0 {
 		add("no node of the ring holds a model", "set [models] assign on a host")

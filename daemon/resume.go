@@ -232,10 +232,6 @@ func (f *finds) answer(e node.Found) {
 	}
 }
 
-// takeOver makes this node the owner of a session that nobody alive owns; then it is
-// paused here.
-func (d *Daemon) takeOver(_ context.Context, id kevlard.SessionID) error { return notFound(id) }
-
 // failureOf is what a client is told of an error of Resume.
 func failureOf(err error) *kevlard.Failure {
 	if f, ok := errors.AsType[*kevlard.Failure](err); ok {

@@ -34,6 +34,7 @@ func contract() map[string]metric {
 		"kevlard_sessions":                   {"gauge", "state"},
 		"kevlard_failovers_total":            {"counter", "cause"},
 		"kevlard_recovery_seconds":           {"histogram", "phase"},
+		"kevlard_takeovers_total":            {"counter", ""},
 		"kevlard_fenced_items_total":         {"counter", ""},
 		"kevlard_tokens_total":               {"counter", "kind"},
 		"kevlard_ttft_seconds":               {"histogram", ""},

@@ -10,11 +10,6 @@ import (
 	"github.com/kevlard/kevlard/session/witness"
 )
 
-// BestEffort begins the numerics class of engines whose results may differ from run
-// to run: another owner could continue with other tokens, so none is shown before the
-// witnesses have it.
-const BestEffort = "best-effort:"
-
 // guarding is what an owner does so that its session can be taken over.
 type guarding struct {
 	witness.Guard
@@ -230,7 +225,7 @@ func (m *Machine) supersede(epoch uint64, out []Effect) []Effect {
 	return append(out, m.ended)
 }
 
-func (m *Machine) bestEffort() bool { return strings.HasPrefix(m.class, BestEffort) }
+func (m *Machine) bestEffort() bool { return strings.HasPrefix(m.class, kevlard.BestEffort) }
 
 // allowed returns how many generated tokens may be shown.
 func (m *Machine) allowed() int {

@@ -68,6 +68,9 @@ type process struct {
 // Info implements daemon.Engine.
 func (p process) Info() daemon.EngineInfo {
 	i := p.Process.Info()
+	if !i.Invariant { // what depends on batch company can't be generated again
+		i.Class = kevlard.BestEffort + i.Class
+	}
 	return daemon.EngineInfo{
 		Class: i.Class, Cells: i.Cells, Width: p.width, CellBytes: i.CellBytes, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
 	}

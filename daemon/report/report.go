@@ -121,6 +121,9 @@ type Session struct {
 	ReplicatedThrough []int      `json:"replicated_through"` // positions for each stage
 	Failovers         int        `json:"failovers"`
 	LastGapMS         float64    `json:"last_gap_ms"`
+	// Witnesses are the nodes that vote when another wants to take the session over.
+	// Empty: it cannot be taken over.
+	Witnesses []string `json:"witnesses"`
 }
 
 // Event is one entry of the event log (`events -o json`, one object a line).

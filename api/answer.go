@@ -38,6 +38,7 @@ func (p *piece) add(q piece) {
 type ending struct {
 	reason    string // stop or length
 	tokens    int    // generated, all in all
+	cached    int    // of the prompt
 	failovers []kevlard.Failover
 }
 
@@ -128,6 +129,7 @@ func (c *completion) read(ctx context.Context, stream Stream, from position, end
 		if c.logprobs && len(update.Logprobs) != len(update.Tokens) {
 			return piece{}, fmt.Errorf("session %s: %d tokens came with %d logprobs", stream.ID(), len(update.Tokens), len(update.Logprobs))
 		}
+		end.cached = update.Cached
 		var p piece
 		for i, t := range update.Tokens {
 			end.tokens++

@@ -58,6 +58,9 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	}
 	events := newSSE(w)
 	c.alive = func() bool { return events.alive(r.Context()) }
+	for i := range c.choices {
+		c.choices[i].gen.Salt = clientSalt(r.Context())
+	}
 	var streams []Stream
 	var err error
 	if last := r.Header.Get(lastEventHeader); last != "" {

@@ -39,18 +39,26 @@ type usage struct {
 }
 
 type promptDetails struct {
-	CachedTokens int `json:"cached_tokens"` // always 0: no stage keeps what it computed for other sessions
+	CachedTokens int `json:"cached_tokens"` // found instead of computed
 }
 
 // usageOf counts each token once, however often failovers made it be computed, and
-// each prompt once, however many answers it got.
+// each prompt once, however many answers it got. What was cached of a prompt was so for
+// all its answers.
 func (c *completion) usageOf(ends []ending) usage {
 	var u usage
 	for _, p := range c.prompts {
 		u.PromptTokens += len(p.ids)
 	}
-	for _, end := range ends {
+	for k, end := range ends {
 		u.CompletionTokens += end.tokens
+		if k%c.n == 0 {
+			least := end.cached
+			for _, other := range ends[k : k+c.n] {
+				least = min(least, other.cached)
+			}
+			u.PromptTokensDetails.CachedTokens += least
+		}
 	}
 	u.TotalTokens = u.PromptTokens + u.CompletionTokens
 	return u

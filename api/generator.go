@@ -83,6 +83,7 @@ type GenRequest struct {
 	// Alive finds out within about a second whether the client still takes what it is
 	// sent; nil: nobody knows.
 	Alive func() bool
+	Salt  string // whose it is: answers share KV only under equal salts
 }
 
 // Stream is the answer of a session as it grows.
@@ -107,4 +108,5 @@ type Update struct {
 	Reason    string // with Done: stop, length, cancelled, paused or error
 	Err       *kevlard.Failure
 	Failovers []kevlard.Failover // with Done
+	Cached    int                // leading tokens of the prompt that were found instead of computed
 }

@@ -122,9 +122,9 @@ func parseKeys(data []byte) ([]clientKey, error) {
 	return keys, nil
 }
 
-// find returns the name of the client that has the key. How long it takes depends
+// find returns the client that has the key. How long it takes depends
 // neither on the key nor on which one it is.
-func (k *keyring) find(key string) (name string, ok bool) {
+func (k *keyring) find(key string) (client clientKey, ok bool) {
 	sum := sha256.Sum256([]byte(key))
 	keys := *k.keys.Load()
 	at := -1
@@ -132,18 +132,29 @@ func (k *keyring) find(key string) (name string, ok bool) {
 		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(sum[:], keys[i].sum[:]), i, at)
 	}
 	if at < 0 {
-		return "", false
+		return clientKey{}, false
 	}
-	return keys[at].name, true
+	return keys[at], true
 }
 
-// clientContext is the key of the client's name in a request's context.
+// clientContext is the key of the client's clientKey in a request's context.
 type clientContext struct{}
 
 // clientName returns the name of the client's key, or "" where no keys are needed.
 func clientName(ctx context.Context) string {
-	name, _ := ctx.Value(clientContext{}).(string)
-	return name
+	client, _ := ctx.Value(clientContext{}).(clientKey)
+	return client.name
+}
+
+// clientSalt returns what keeps the KV of a client apart from that of others: a hash of
+// its key, because a name may mean another client on another node. It is "" where no
+// keys are needed: all are one tenant then.
+func clientSalt(ctx context.Context) string {
+	client, ok := ctx.Value(clientContext{}).(clientKey)
+	if !ok {
+		return ""
+	}
+	return "key:" + hex.EncodeToString(client.sum[:])
 }
 
 // keyed lets only requests with a key through, if there are keys.
@@ -154,8 +165,8 @@ func (s *Server) keyed(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		key, err := bearer(r.Header)
 		if err == nil {
-			if name, ok := s.keys.find(key); ok {
-				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), clientContext{}, name)))
+			if client, ok := s.keys.find(key); ok {
+				next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), clientContext{}, client)))
 				return
 			}
 			err = errors.New("the API key is not valid here")

@@ -22,6 +22,7 @@ var errKilled = errors.New("killed: the engine did not answer")
 // engines carries out StartEngine, KillEngine, RunBatch, Export and Load. Its
 // methods never block; run owns the goroutines of each engine life.
 type engines struct {
+	self     kevlard.NodeID
 	launcher Launcher
 	assigned map[kevlard.StageKey]AssignedStage
 	threads  int
@@ -59,7 +60,7 @@ type engineLife struct {
 
 func newEngines(cfg Config, l Launcher, post func(node.Event) bool, observe func(kevlard.StageKey, time.Duration), log *slog.Logger) *engines {
 	e := &engines{
-		launcher: l, assigned: map[kevlard.StageKey]AssignedStage{}, threads: cfg.Threads, post: post, observe: observe, log: log,
+		self: cfg.Name, launcher: l, assigned: map[kevlard.StageKey]AssignedStage{}, threads: cfg.Threads, post: post, observe: observe, log: log,
 		wake: make(chan struct{}, 1), lives: map[engineID]*engineLife{},
 	}
 	for _, a := range cfg.Assigned {

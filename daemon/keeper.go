@@ -80,12 +80,21 @@ func (k *keeper) Received(from kevlard.NodeID, header, body []byte) {
 	if whole < n {
 		k.reject(rejectedDamaged, from, fmt.Sprintf("position %d of session %s at layers %v", r.Pos+whole, r.Session, r.Stage.Layers))
 	}
+	k.hand(from, r, body, whole == n)
+}
+
+// own takes rows that an engine of this node computed, with their sums. body is of the
+// keeper's buffers.
+func (k *keeper) own(self kevlard.NodeID, r protocol.Rows, body []byte) { k.hand(self, r, body, true) }
+
+// hand tells the machine of a piece.
+func (k *keeper) hand(from kevlard.NodeID, r protocol.Rows, body []byte, intact bool) {
 	k.mu.Lock()
 	k.pieces++
 	piece := k.pieces
 	k.arrived[piece] = arrived{r.CellBytes, r.Sums, body}
 	k.mu.Unlock()
-	if !k.post(node.RowsArrived{From: from, Piece: piece, Rows: r, Intact: whole == n}) {
+	if !k.post(node.RowsArrived{From: from, Piece: piece, Rows: r, Intact: intact}) {
 		k.dropRows(node.DropRows{Piece: piece})
 	}
 }

@@ -180,6 +180,10 @@ func (d *Daemon) apply(e node.Effect) {
 		d.takeovers.answer(e)
 	case node.Found:
 		d.finds.answer(e)
+	case node.Reused:
+		if s := d.streams.get(e.Session); s != nil {
+			s.reuse(e.Positions)
+		}
 	case node.Finish:
 		d.finish(e)
 	case node.Publish:

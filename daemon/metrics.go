@@ -127,6 +127,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 		emit(prometheus.CounterValue, "kevlard_failovers_total", "Re-routes of running sessions owned here.", float64(n), "cause", why)
 	}
 	emit(prometheus.CounterValue, "kevlard_takeovers_total", "Sessions taken over by this node from owners that were gone.", float64(c.TakeOvers))
+	emit(prometheus.CounterValue, "kevlard_prefix_reused_tokens_total", "Tokens of prompts of sessions owned here whose KV was found instead of computed.", float64(c.PrefixReused))
 	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
 	rows := 0
 	for _, st := range s.node.Stages {
@@ -156,8 +157,8 @@ func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, h
 	for reason, n := range map[string]uint64{"capacity": kv.Refused, "stale": kv.Stale, "gap": kv.Gaps, "diverged": kv.Diverged} {
 		emit(prometheus.CounterValue, rejectedName, rejectedHelp, float64(n), "reason", reason)
 	}
-	for kind, n := range map[string]uint64{"exported": kv.Exported, "stored": kv.Positions, "found": kv.Reused, "loaded": kv.Loaded} {
-		emit(prometheus.CounterValue, "kevlard_kv_positions_total", "Positions sent to standbys, stored here for others, found here by an offer, and loaded into engines.", float64(n), "kind", kind)
+	for kind, n := range map[string]uint64{"exported": kv.Exported, "stored": kv.Positions, "kept": kv.Kept, "found": kv.Reused, "loaded": kv.Loaded} {
+		emit(prometheus.CounterValue, "kevlard_kv_positions_total", "Positions sent to standbys, stored here for others, kept here of what was computed here, found here by an offer, and loaded into engines.", float64(n), "kind", kind)
 	}
 	lag := 0
 	for _, i := range s.node.Sessions {

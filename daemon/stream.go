@@ -22,6 +22,7 @@ type Update struct {
 	Reason    string             // with Done: stop, length, cancelled, error or paused
 	Err       *kevlard.Failure   // with Reason error
 	Failovers []kevlard.Failover // with Done: the re-routes while it ran
+	Cached    int                // leading positions of the prompt that were found instead of computed
 }
 
 // Stream is the answer of one session as it grows. The loop appends, one reader
@@ -49,6 +50,7 @@ type Stream struct {
 	seen     int                // tokens emitted so far
 	wait     []kevlard.Token    // not yet taken; at most max
 	logprobs []kevlard.Logprobs // those of wait, or nil
+	cached   int                // Update.Cached
 	final    *Update            // how it ended
 	stop     func() bool        // of the AfterFunc that watches the client's context
 }
@@ -103,7 +105,7 @@ func (s *Stream) successor() *Stream {
 func (s *Stream) wake(ctx context.Context) (Update, error) {
 	for {
 		s.mu.Lock()
-		u := Update{Tokens: s.wait, Logprobs: s.logprobs}
+		u := Update{Tokens: s.wait, Logprobs: s.logprobs, Cached: s.cached}
 		s.wait, s.logprobs = nil, nil
 		if s.final != nil {
 			u.Done, u.Reason, u.Err, u.Failovers = true, s.final.Reason, s.final.Err, s.final.Failovers
@@ -178,6 +180,13 @@ func (s *Stream) emit(t kevlard.Token, l *kevlard.Logprobs) (first bool) {
 	}
 	s.signal()
 	return s.seen == 1
+}
+
+// reuse notes how much of the prompt was found.
+func (s *Stream) reuse(positions int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cached = positions
 }
 
 func (s *Stream) finish(u Update) {

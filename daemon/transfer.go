@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/kevlard/kevlard/kvstream"
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 )
@@ -17,6 +18,7 @@ type transfers struct {
 	mu      sync.Mutex
 	loads   []node.Load
 	exports []node.Export
+	keeps   []node.Export // for this node's own block memory: nobody waits for them
 }
 
 func newTransfers() *transfers { return &transfers{wake: make(chan struct{}, 1)} }
@@ -31,7 +33,8 @@ func (t *transfers) add(f func()) {
 	}
 }
 
-// next takes the oldest load, for which a session waits, or else the oldest export.
+// next takes the oldest load, for which a session waits, or else the oldest export, or
+// else the oldest of what is kept here.
 // The machine keeps them off each other's cells.
 // It returns nil when there is none.
 func (t *transfers) next() (ev node.Effect) {
@@ -44,13 +47,22 @@ func (t *transfers) next() (ev node.Effect) {
 		ev = t.exports[0]
 		t.exports[0] = node.Export{} // let go of the tokens
 		t.exports = t.exports[1:]
+	case len(t.keeps) > 0:
+		ev = t.keeps[0]
+		t.keeps[0] = node.Export{}
+		t.keeps = t.keeps[1:]
 	}
 	return ev
 }
 
 // export and load do nothing when the engine is gone: its exit is in the inbox.
 func (e *engines) export(ev node.Export) {
-	if l := e.life(engineID{ev.Stage, ev.Run}); l != nil {
+	l := e.life(engineID{ev.Stage, ev.Run})
+	switch {
+	case l == nil:
+	case ev.To == e.self:
+		l.transfers.add(func() { l.transfers.keeps = append(l.transfers.keeps, ev) })
+	default:
 		l.transfers.add(func() { l.transfers.exports = append(l.transfers.exports, ev) })
 	}
 }
@@ -96,6 +108,10 @@ func (e *engines) read(ctx context.Context, eng Engine, cellBytes int, ev node.E
 	if ev.Rows.CellBytes != cellBytes {
 		panic(fmt.Sprintf("daemon: cells of %d bytes are to be read, the engine's have %d", ev.Rows.CellBytes, cellBytes))
 	}
+	if ev.To == e.self {
+		e.keep(ctx, eng, ev)
+		return
+	}
 	n := len(ev.Rows.Tokens)
 	body, err := e.copies.sender.room(ev.To, n*cellBytes)
 	if err != nil {
@@ -111,6 +127,31 @@ func (e *engines) read(ctx context.Context, eng Engine, cellBytes int, ev node.E
 	}
 	e.post(done)
 	e.copies.sender.send(outgoing{to: ev.To, rows: ev.Rows, body: body})
+}
+
+// keep carries out an Export to this node's own block memory. Without a buffer the
+// rows are dropped.
+func (e *engines) keep(ctx context.Context, eng Engine, ev node.Export) {
+	done := node.Exported{Stage: ev.Stage, Run: ev.Run, ID: ev.ID}
+	n := len(ev.Rows.Tokens)
+	body := e.copies.keeper.buffers.Get(n * ev.Rows.CellBytes)
+	if body == nil {
+		e.post(done)
+		return
+	}
+	layout, err := kvstream.LayoutOf(ev.Stage.Layers, ev.Rows.CellBytes)
+	if err == nil {
+		err = eng.ReadCells(ctx, ev.Cell, n, body)
+	}
+	if err != nil {
+		e.copies.keeper.buffers.Put(body)
+		done.Failed = err.Error()
+		e.post(done)
+		return
+	}
+	e.post(done)
+	ev.Rows.Sums = layout.Sums(make([]uint64, 0, n), body, n)
+	e.copies.keeper.own(ev.To, ev.Rows, body)
 }
 
 // fill carries out a Load, in pieces, with buf or a larger one, which it returns.

@@ -2,6 +2,7 @@ package node
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
@@ -74,6 +75,10 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		return m.followed(ev.From, msg, out)
 	case protocol.Unfollow:
 		return m.dismiss(now, ev.From, msg, out)
+	case protocol.Find:
+		return append(out, Send{ev.From, m.holdings(msg)})
+	case protocol.Found:
+		return m.found(now, ev.From, msg, out)
 	case protocol.StandbyLost:
 		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 			return s.StandbyLost(now, ev.From, msg, e)
@@ -214,6 +219,9 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 		case stage.Run:
 			out = append(out, RunBatch{key, e.Engine, e.Batch})
 		case stage.Export:
+			if e.To == "" {
+				e.To = m.cfg.Self
+			}
 			out = append(out, Export{key, e.Engine, e.ID, e.Cell, e.To, e.Rows})
 		case stage.Load:
 			out = append(out, Load{key, e.Engine, e.ID, e.Session, e.Pos, e.Cell, e.From})
@@ -244,6 +252,10 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	if !s.Recovering() && m.recoveringWait(s.Model()) {
 		return s.NoRoute(now, nil, out) // room goes to those who are under way first
 	}
+	f, wait, out := m.find(now, s, out)
+	if wait {
+		return out
+	}
 	previous := s.Previous()
 	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
@@ -251,13 +263,16 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
 	}
-	a := scheduler.Route(ask)
+	if len(previous) == 0 && f != nil {
+		ask.Held, ask.Worth = f.positions, min(findWorth, len(s.Prompt())/2)
+	}
+	a := m.router.Route(ask)
 	if a.Route == nil { // blame yields to need, reachability does not
 		ask.AvoidEdge = func(kevlard.NodeID, kevlard.NodeID) bool { return false }
 		ask.Usable = func(n kevlard.NodeID) bool { return m.usable(n) && room(n) }
-		m.waiting[s.ID()] = scheduler.Route(ask).Route == nil
+		m.waiting[s.ID()] = m.router.Route(ask).Route == nil
 		ask.Usable = m.usable
-		forced := scheduler.Route(ask)
+		forced := m.router.Route(ask)
 		if forced.Route == nil {
 			return s.NoRoute(now, forced.Missing, out)
 		}
@@ -266,12 +281,13 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		}
 		a = forced
 	}
-	for _, h := range a.Route { // until the next ping says better
+	a.Route = slices.Clone(a.Route) // it is the router's
+	for _, h := range a.Route {     // until the next ping says better
 		if p := m.peers[h.Node]; p != nil && !previous.Uses(h.Node) {
 			p.free = max(0, p.free-s.Positions())
 		}
 	}
-	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), m.sources(s, a.Route), out)
+	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), m.sources(s, f, a.Route, a.Class), out)
 }
 
 // recoveringWait reports whether a session that is under way waits for a route that

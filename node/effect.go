@@ -82,6 +82,13 @@ type TakenOver struct {
 	Err     *kevlard.Failure // session_not_found, session_no_quorum, session_busy, draining, overloaded
 }
 
+// Reused says how many leading positions of a session's prompt were found instead of
+// computed, once for each session, before its first token.
+type Reused struct {
+	Session   kevlard.SessionID
+	Positions int
+}
+
 // Finish ends the stream of a session's client. With the reason paused it can be
 // resumed here, and so it can for a while after most other ends.
 type Finish struct {
@@ -109,7 +116,8 @@ type Report struct {
 	Failover *kevlard.Failover
 }
 
-// Export reads KV cells of an engine and sends them to a standby. The engine may
+// Export reads KV cells of an engine and sends them to a standby. If To is this node,
+// they come back as RowsArrived, after Exported, or are dropped. The engine may
 // be computing: the cells are of finished positions, and nothing writes them until
 // Exported. Rows lacks its checksums, which the shell adds.
 type Export struct {
@@ -178,6 +186,7 @@ func (Emit) effect()        {}
 func (Replay) effect()      {}
 func (Found) effect()       {}
 func (TakenOver) effect()   {}
+func (Reused) effect()      {}
 func (Finish) effect()      {}
 func (Publish) effect()     {}
 func (Report) effect()      {}

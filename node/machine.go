@@ -14,6 +14,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/scheduler"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/session/witness"
 	"github.com/kevlard/kevlard/stage"
@@ -69,6 +70,9 @@ type Machine struct {
 	unlogged map[kevlard.SessionID]bool
 	logAt    kevlard.Instant // when the witnesses of those are told
 	bids     map[kevlard.SessionID]*bid
+	keeps    map[uint64]kevlard.StageKey    // pieces of this node's own on their way to the block memory
+	finds    map[kevlard.SessionID]*finding // who has a part of the prompts of sessions owned here
+	router   scheduler.Router
 	late     time.Duration // by which this node's timer fired, until due has acted on it
 }
 
@@ -81,12 +85,13 @@ func New(cfg Config) *Machine {
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
+		keeps: map[uint64]kevlard.StageKey{}, finds: map[kevlard.SessionID]*finding{},
 	}
 	m.records = witness.NewStore(m.life(), cfg.Limits.Witness)
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
 			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
-			Width: a.Width, Copies: m.copies, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
+			Width: a.Width, Copies: m.copies, Keep: true, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
 		}))
 	}
 	slices.SortFunc(m.stages, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
@@ -258,6 +263,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 		delete(m.sessions, id)
 		delete(m.waiting, id)
 		delete(m.unlogged, id)
+		delete(m.finds, id)
 		m.timers.set(id, kevlard.Never)
 		return m.rest(now, s, out)
 	}
@@ -285,6 +291,9 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 			return out
 		}
 		return append(out, Emit{s.ID(), e.Index, e.Token, e.Logprobs})
+	case session.Reused:
+		m.counters.PrefixReused += uint64(e.Positions)
+		return append(out, Reused{s.ID(), e.Positions})
 	case session.Finish:
 		if e.Err != nil && e.Err.Code == "poisoned" {
 			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))

@@ -19,6 +19,7 @@ type Counters struct {
 	Failovers       map[string]uint64 // by cause, of sessions owned here
 	PromptTokens    uint64
 	GeneratedTokens uint64
+	PrefixReused    uint64 // positions of prompts that were found instead of computed
 	LateJudge       uint64 // times this node doubted its own timers
 	SelfDoubt       uint64 // times over half of its peers looked silent
 	TakeOvers       uint64 // sessions taken over by this node

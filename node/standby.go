@@ -43,10 +43,13 @@ func (m *Machine) standby(now kevlard.Instant, s *session.Machine, r kevlard.Rou
 }
 
 // sources names, for each hop of a new route, who has a copy that the hop may lack.
-func (m *Machine) sources(s *session.Machine, r kevlard.Route) []session.Source {
+func (m *Machine) sources(s *session.Machine, f *finding, r kevlard.Route, class string) []session.Source {
 	out := make([]session.Source, len(r))
 	for i, h := range r {
 		out[i] = s.BestCopy(h.Layers, func(n kevlard.NodeID) bool { return n != h.Node && m.usable(n) })
+		if out[i].Node == "" && f != nil && len(s.Previous()) == 0 {
+			out[i] = f.source(h, class, m.usable)
+		}
 	}
 	return out
 }
@@ -122,6 +125,9 @@ func (m *Machine) offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Off
 
 func (m *Machine) rowsArrived(now kevlard.Instant, ev RowsArrived, out []Effect) []Effect {
 	out = m.heard(now, ev.From, out)
+	if ev.From == m.cfg.Self {
+		return m.keepRows(now, ev, out)
+	}
 	runs, answer := m.copies.Arrived(now, ev.From, ev.Piece, ev.Rows, ev.Intact)
 	if runs != nil {
 		out = append(out, StoreRows{ev.Rows.Stage, ev.Piece, runs})
@@ -134,12 +140,35 @@ func (m *Machine) rowsArrived(now kevlard.Instant, ev RowsArrived, out []Effect)
 	return out
 }
 
+// keepRows gives rows that a stage here computed their places.
+func (m *Machine) keepRows(now kevlard.Instant, ev RowsArrived, out []Effect) []Effect {
+	if runs := m.copies.Keep(ev.Piece, ev.Rows); runs != nil {
+		m.keeps[ev.Piece] = ev.Rows.Stage
+		return append(out, StoreRows{ev.Rows.Stage, ev.Piece, runs})
+	}
+	return m.kept(now, ev.Rows.Stage, false, append(out, DropRows{ev.Piece}))
+}
+
+// kept tells a stage what became of its rows.
+func (m *Machine) kept(now kevlard.Instant, key kevlard.StageKey, stored bool, out []Effect) []Effect {
+	for i, s := range m.stages {
+		if s.Key() == key {
+			out = m.fromStage(now, i, s.Kept(now, stored, nil), out)
+		}
+	}
+	return out
+}
+
 func (m *Machine) rowsStored(now kevlard.Instant, ev RowsStored, out []Effect) []Effect {
 	var a *index.Answer
 	if ev.Failed != "" {
 		a = m.copies.Unstored(ev.Piece, ev.Failed)
 	} else {
 		a = m.copies.Stored(now, ev.Piece)
+	}
+	if key, own := m.keeps[ev.Piece]; own {
+		delete(m.keeps, ev.Piece)
+		return m.kept(now, key, ev.Failed == "", out)
 	}
 	if a == nil {
 		return out
@@ -172,10 +201,15 @@ func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fet
 		return refuse(protocol.RefusedUnknown, fmt.Sprintf("nothing is kept from position %d on", f.From))
 	}
 	out = append(out, Send{from, protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: whole.N}})
-	piece := max(1, min(protocol.MaxRowsTokens, fetchPiece/cell))
-	for at := f.From; at < whole.N; at += piece {
-		end := min(at+piece, whole.N)
+	size := m.copies.BlockTokens()
+	piece := max(size, min(protocol.MaxRowsTokens, fetchPiece/cell)/size*size) // whole blocks are found by their names
+	for at, end := f.From, 0; at < whole.N; at = end {
+		end = min(at/size*size+piece, whole.N)
 		pinned := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens[:end], at)
+		if pinned.N < end {
+			m.copies.Unpin(pinned, pinned.N, false)
+			break // who asked does not wait for long
+		}
 		m.fetched++
 		m.fetches[m.fetched] = pinned
 		out = append(out, SendStored{m.fetched, from, f.Stage, pinned.Runs, protocol.Rows{

@@ -149,6 +149,19 @@ func (m Fetch) check() error {
 		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("from", m.From, 0, len(m.Tokens)))
 }
 
+func (m Find) check() error {
+	return errors.Join(checkID("session", m.Session), checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxFindTokens))
+}
+
+func (m Found) check() error {
+	err := errors.Join(checkID("session", m.Session), checkRange("stages", len(m.Stages), 0, MaxHops))
+	for _, h := range m.Stages {
+		err = errors.Join(err, checkRange("lo", h.Layers.Lo, 0, math.MaxInt32), checkRange("hi", h.Layers.Hi, h.Layers.Lo+1, math.MaxInt32),
+			checkLength("class", h.Class), checkRange("positions", h.Positions, 0, MaxTokens))
+	}
+	return err
+}
+
 func (m Fetched) check() error {
 	return errors.Join(checkSession(m.Session, m.Fence, m.Stage.Layers.Lo), checkStage(m.Stage), checkRange("through", m.Through, 0, MaxTokens))
 }

@@ -66,6 +66,12 @@ const (
 	kindForget
 )
 
+// Who has KV of a prompt.
+const (
+	kindFind  kind = 64
+	kindFound kind = 65
+)
+
 // Prepare asks a stage to fence all older terms of a session, to reserve room
 // for it, and to say how many of its leading positions it already holds. It is
 // idempotent per fence. Only Prepare creates state at a stage.
@@ -271,6 +277,31 @@ type Fetched struct {
 	Refusal Refusal           `cbor:"5,keyasint,omitempty"` // unknown: nothing is kept; capacity: too many fetch; link: the rows could not be sent
 	Detail  string            `cbor:"6,keyasint,omitempty"`
 }
+
+// Find asks a node how much of a prompt's KV its stages of a model have, before a route
+// is chosen.
+type Find struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Model   kevlard.Digest    `cbor:"2,keyasint"`
+	Salt    string            `cbor:"3,keyasint,omitempty"`
+	Tokens  []kevlard.Token   `cbor:"4,keyasint"` // the leading ones
+}
+
+// Found answers Find. Prepare has the last word.
+type Found struct {
+	Session kevlard.SessionID `cbor:"1,keyasint"`
+	Stages  []Holding         `cbor:"2,keyasint,omitempty"` // those that have anything
+}
+
+// Holding is how many leading positions a stage has.
+type Holding struct {
+	Layers    kevlard.Layers `cbor:"1,keyasint"`
+	Class     string         `cbor:"2,keyasint"`
+	Positions int            `cbor:"3,keyasint"`
+}
+
+func (Find) kind() kind  { return kindFind }
+func (Found) kind() kind { return kindFound }
 
 func (Fetch) kind() kind   { return kindFetch }
 func (Fetched) kind() kind { return kindFetched }

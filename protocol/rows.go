@@ -26,6 +26,9 @@ type Rows struct {
 	Sums []uint64 `cbor:"8,keyasint"`
 	// Try is that of the Stored which the sender heard last.
 	Try uint64 `cbor:"9,keyasint,omitempty"`
+	// Before is the name of the block before the first position, of rows that stay on
+	// their node.
+	Before [16]byte `cbor:"-"`
 }
 
 // End returns the position after the last one.

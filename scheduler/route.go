@@ -3,9 +3,6 @@
 package scheduler
 
 import (
-	"cmp"
-	"slices"
-
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -28,6 +25,11 @@ type Ask struct {
 	// for a stage that it did not compute.
 	Copied func(kevlard.NodeID, kevlard.Layers) int
 	copies bool // some usable candidate has one
+	// Held is how many leading positions of a prompt a stage has, of sessions that are
+	// over or run; nil: nobody was asked. A route whose stages all have Worth of them goes
+	// before others, those that have most first, while its nodes are not overloaded.
+	Held  func(kevlard.NodeID, kevlard.Layers) int
+	Worth int
 
 	Load      func(kevlard.NodeID) int // sessions held, as last reported
 	Usable    func(kevlard.NodeID) bool
@@ -41,88 +43,13 @@ type Answer struct {
 	Missing []kevlard.Layers // layers that no usable candidate serves
 }
 
-// Route finds the route of least cost: a shortest path over the candidates in
-// the order of their layers, once for each numerics class. Ties go to the lesser
-// node ID at the earliest hop.
-func Route(a Ask) Answer {
-	usable := make([]topology.Candidate, 0, len(a.Candidates))
-	var covered []kevlard.Layers
-	var classes []string
-	for _, c := range a.Candidates {
-		if !a.Usable(c.Node) || a.Class != "" && c.Class != a.Class {
-			continue
-		}
-		usable = append(usable, c)
-		a.copies = a.copies || a.Copied != nil && a.Copied(c.Node, c.Layers) > 0
-		covered = append(covered, c.Layers)
-		classes = append(classes, c.Class)
-	}
-	slices.Sort(classes)
-	best, found := Answer{}, int64(-1)
-	for _, class := range slices.Compact(classes) {
-		if r, cost := a.shortest(usable, class); r != nil && (found < 0 || cost < found) {
-			best, found = Answer{Route: r, Class: class}, cost
-		}
-	}
-	if best.Route == nil {
-		best.Missing = topology.Uncovered(covered, a.Layers)
-	}
-	return best
-}
-
-// shortest works backwards, so that among equal costs the lesser node wins at
-// the earliest hop.
-func (a Ask) shortest(all []topology.Candidate, class string) (kevlard.Route, int64) {
-	type best struct {
-		cost int64 // from this stage to the end; -1: no way
-		next int   // index of the next stage; -1: this is the last
-	}
-	ways := make([]best, len(all))
-	order := make([]int, len(all))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortStableFunc(order, func(x, y int) int { return cmp.Compare(all[y].Layers.Lo, all[x].Layers.Lo) })
-	for _, i := range order {
-		c := all[i]
-		ways[i] = best{-1, -1}
-		if c.Class != class {
-			continue
-		}
-		own := a.cost(c)
-		if c.Layers.Hi == a.Layers {
-			ways[i] = best{own, -1}
-			continue
-		}
-		for j, d := range all {
-			if d.Layers.Lo != c.Layers.Hi || ways[j].cost < 0 || a.AvoidEdge(c.Node, d.Node) {
-				continue
-			}
-			if cost := own + ways[j].cost; ways[i].cost < 0 || cost < ways[i].cost {
-				ways[i] = best{cost, j}
-			}
-		}
-	}
-	first := -1
-	for i, c := range all {
-		if c.Layers.Lo == 0 && ways[i].cost >= 0 && (first < 0 || ways[i].cost < ways[first].cost) {
-			first = i
-		}
-	}
-	if first < 0 {
-		return nil, 0
-	}
-	var r kevlard.Route
-	for i := first; i >= 0; i = ways[i].next {
-		r = append(r, kevlard.Hop{Node: all[i].Node, Layers: all[i].Layers})
-	}
-	return r, ways[first].cost
-}
+// Route is Router.Route for those who ask seldom.
+func Route(a Ask) Answer { return new(Router).Route(a) }
 
 // cost of one hop, never negative: the stay bonus is a discount on a surcharge
 // that every other stage pays.
-func (a Ask) cost(c topology.Candidate) int64 {
-	cost := int64(costHop) + int64(a.Load(c.Node))*costLoad
+func (a *Ask) cost(c topology.Candidate, load int) int64 {
+	cost := int64(costHop) + int64(load)*costLoad
 	if len(a.Previous) == 0 && !a.copies {
 		return cost
 	}

@@ -43,6 +43,13 @@ func (a *avoidance) edge(e edge, until kevlard.Instant) {
 	a.edges[e] = until
 }
 
+// Await makes a session that wants a route want it later, unless it is hurried.
+func (m *Machine) Await(until kevlard.Instant) {
+	if m.state == Routing {
+		m.deadline = until
+	}
+}
+
 // WantsRoute reports whether the session waits for SetRoute or NoRoute at now.
 func (m *Machine) WantsRoute(now kevlard.Instant) bool {
 	return m.state == Routing && now >= m.deadline
@@ -128,7 +135,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
 			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
 			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
-			Standby: standbys[i], Salt: m.salt(),
+			Standby: standbys[i], Salt: m.req.Salt,
 		}
 		if sources != nil {
 			p.Source, p.Mark = sources[i].Node, sources[i].Mark
@@ -214,6 +221,12 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	m.start, m.sent, m.acked, m.lastAck = start, start, start, now
 	m.state, m.refusal, m.refusals = Prefill, protocol.Prepared{}, 0
 	m.watch(now)
+	if !m.begun {
+		m.begun = true
+		if start > 0 {
+			out = append(out, Reused{start})
+		}
+	}
 	return m.pump(out)
 }
 

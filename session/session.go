@@ -47,8 +47,8 @@ type Request struct {
 	EOG       []kevlard.Token // tokens that end the generation; they are not emitted
 	IgnoreEOG bool
 	MinTokens int // an EOG before this many tokens does not end the generation
-	// Salt keeps KV apart: sessions share it only under equal salts. Empty: this
-	// session shares with none.
+	// Salt keeps KV apart: sessions share it only under equal salts. It names the
+	// tenant; without keys there is one, and it is empty.
 	Salt string
 	// Envelope is what the API needs to write the answer on for another connection. The
 	// session can be resumed if there is one.
@@ -77,6 +77,10 @@ type Emit struct {
 	Logprobs *kevlard.Logprobs // if the request asks for them, else nil
 }
 
+// Reused says, once, how many leading positions of the prompt were found instead of
+// computed.
+type Reused struct{ Positions int }
+
 // Finish ends the stream of a session's client, and unless it is paused the session.
 type Finish struct {
 	Reason string // stop, length, cancelled, error, paused
@@ -97,6 +101,7 @@ type Note struct {
 func (Send) effect()      {}
 func (SendFrame) effect() {}
 func (Emit) effect()      {}
+func (Reused) effect()    {}
 func (Finish) effect()    {}
 func (Note) effect()      {}
 
@@ -132,6 +137,7 @@ type Machine struct {
 	sent, acked kevlard.Pos
 	high        kevlard.Pos // the most that any route got acknowledged
 	started     bool        // the first item of this term was sent
+	begun       bool        // some route was started
 	deadline    kevlard.Instant
 	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
 	patience    time.Duration     // while running: what was left until giveUp
@@ -195,6 +201,9 @@ func (m *Machine) Route() kevlard.Route { return m.route }
 
 // Model returns the model's id.
 func (m *Machine) Model() kevlard.Digest { return m.req.Model }
+
+// Salt returns what keeps the session's KV apart from that of other tenants.
+func (m *Machine) Salt() string { return m.req.Salt }
 
 // Prompt returns the request's prompt.
 func (m *Machine) Prompt() []kevlard.Token { return m.req.Prompt }

@@ -6,17 +6,8 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
-	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/protocol"
 )
-
-// salt is what keeps this session's KV apart from that of others.
-func (m *Machine) salt() string {
-	if m.req.Salt != "" {
-		return "shared:" + m.req.Salt
-	}
-	return index.PrivateSalt + string(m.id)
-}
 
 // CopiedRoute returns the route that was set last; Standbys and Marks are of its
 // hops, also when it is no longer in use.

@@ -226,6 +226,8 @@ func show(e Effect) string {
 			return fmt.Sprintf("  finish %s: %d %v", e.Reason, e.Err.Status, e.Err)
 		}
 		return "  finish " + e.Reason
+	case Reused:
+		return fmt.Sprintf("  reused %d", e.Positions)
 	case Note:
 		return fmt.Sprintf("  note %s node=%q cause=%s %s took=%v", e.Type, e.Node, e.Cause, e.Detail, e.Took)
 	}

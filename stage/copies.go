@@ -15,6 +15,7 @@ type transfer struct {
 	slot     *slot
 	from, to kevlard.Pos
 	started  kevlard.Instant
+	keep     bool // an export to this node's own memory
 
 	// Of a load: the copy, and the prepare that is answered at its end.
 	load   bool
@@ -93,7 +94,7 @@ func (m *Machine) Loaded(now kevlard.Instant, engine, id uint64, n int, damaged 
 	s := t.slot
 	s.load = nil
 	if s.closed {
-		m.settle(s)
+		out = m.settle(now, s, out)
 		if p := s.parked; p != nil { // of a hot copy that went meanwhile
 			s.parked = nil
 			return m.Prepare(now, p.from, p.msg, p.link, false, out)
@@ -125,16 +126,24 @@ func (m *Machine) Exported(now kevlard.Instant, engine, id uint64, failed string
 	out = m.end(now, id, out)
 	s := t.slot
 	s.export = nil
-	s.standby.Left(now)
-	if s.closed {
-		m.settle(s)
-		return m.schedule(now, out)
-	}
 	if failed != "" {
+		s.ending = false
+	}
+	if !t.keep {
+		s.standby.Left(now)
+	}
+	if s.closed {
+		return m.schedule(now, m.settle(now, s, out))
+	}
+	if failed != "" && !t.keep {
 		out = m.standbyLost(s, "unreadable: "+failed, out)
 	}
 	out = m.unpark(now, s, out)
-	return m.schedule(now, m.replicate(now, s, out))
+	out = m.replicate(now, s, out)
+	if failed == "" {
+		out = m.keep(now, s, out)
+	}
+	return m.schedule(now, out)
 }
 
 // end forgets a transfer; its engine answers.

@@ -44,8 +44,8 @@ type Note struct {
 	Detail  string
 }
 
-// Export reads finished cells and sends them to a standby; Exported follows when
-// they have been read.
+// Export reads finished cells and sends them to a standby, or, if To is empty, to the
+// block memory of this node; Exported follows when they have been read.
 type Export struct {
 	Engine uint64
 	ID     uint64

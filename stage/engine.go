@@ -39,7 +39,7 @@ func (m *Machine) EngineExited(now kevlard.Instant, engine uint64, poisonous boo
 	}
 	out = m.refuseParked(out)
 	m.abortTransfers()
-	m.forget()
+	m.forget(now)
 	m.batch = nil
 	if m.readyAt != 0 && now.Sub(m.readyAt) >= m.cfg.Timing.Calm {
 		m.failures = 0
@@ -78,7 +78,7 @@ func (m *Machine) stall(now, since kevlard.Instant, out []Effect) []Effect {
 		out = append(out, Reply{s.owner, m.lost(s, "engine-stall", false)})
 	}
 	out = m.refuseParked(out)
-	m.forget()
+	m.forget(now)
 	m.state = topology.Stalled
 	m.reason = fmt.Sprintf("engine does not answer for %v", now.Sub(since).Round(time.Millisecond))
 	m.setOverdue(now.Add(m.cfg.Timing.StallKill))
@@ -115,10 +115,14 @@ func (m *Machine) refuseParked(out []Effect) []Effect {
 	return out
 }
 
-// forget drops every session and all queued work.
-func (m *Machine) forget() {
+// forget drops every session and all queued work. What is not kept yet is lost.
+func (m *Machine) forget(now kevlard.Instant) {
+	for _, s := range m.leaving {
+		s.ending = false
+	}
+	m.leaving = nil
 	for _, s := range m.sorted() {
-		m.drop(s)
+		m.drop(now, s, nil) // none ends, so there are no effects
 	}
 	for _, w := range m.hot() {
 		m.cool(w)

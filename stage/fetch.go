@@ -19,6 +19,20 @@ type fetching struct {
 // asked for: fewer are computed as fast.
 const fetchWorth = 32
 
+// What a copy from another node costs, as far as it is not known better: a slow network
+// is a reason to compute, not to wait.
+const (
+	fetchFixed = 5 * time.Millisecond
+	fetchByte  = 10 * time.Nanosecond // 100 MB/s
+)
+
+// fetchPays reports whether so many positions of a copy are there sooner than they are
+// computed. Where a session is under way, the other stages would have to compute too.
+func (m *Machine) fetchPays(positions int) bool {
+	fetch := fetchFixed + time.Duration(positions*m.cellBytes)*fetchByte
+	return fetch < time.Duration(positions)*m.pace.row
+}
+
 // askFor asks the source that the owner named for what this node lacks.
 func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) (bool, []Effect) {
 	if p.Source == "" || m.cfg.Copies == nil || m.cellBytes == 0 {
@@ -27,7 +41,7 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 	local := m.cfg.Copies.Pin(m.cfg.Key, m.class, p.Salt, p.Session, p.Tokens[:len(p.Tokens)-1], s.held)
 	m.cfg.Copies.Unpin(local, local.N, false)
 	reach := min(p.Mark, len(p.Tokens)-1)
-	if reach-local.N < fetchWorth {
+	if gain := reach - local.N; gain < fetchWorth || !p.Recovery && !m.fetchPays(gain) {
 		return false, out
 	}
 	// What comes is kept like any other copy; this node is its own standby.

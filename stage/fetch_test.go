@@ -12,7 +12,7 @@ func asking(t *testing.T) *bench {
 	t.Helper()
 	b := newBench(t, false, Limits{})
 	p := b.ask("s", 2, 40)
-	p.Salt, p.Source, p.Mark = "x", "keeper", 40
+	p.Salt, p.Source, p.Mark, p.Recovery = "x", "keeper", 40, true
 	b.prepare(p)
 	f, to := replies[protocol.Fetch](b)
 	if a, _ := replies[protocol.Prepared](b); len(a) != 0 || len(f) != 1 || to[0] != "keeper" || f[0].From != 0 {
@@ -52,7 +52,7 @@ func TestNothingIsDueThatWaits(t *testing.T) {
 	for name, wait := range map[string]func(*bench){
 		"a fetch": func(b *bench) {
 			p := b.ask("s", 2, 60)
-			p.Standby, p.Source, p.Mark = "spare", "keeper", 60
+			p.Standby, p.Source, p.Mark, p.Recovery = "spare", "keeper", 60, true
 			b.prepare(p)
 			if f, _ := replies[protocol.Fetch](b); len(f) != 1 {
 				b.Fatalf("effects %+v, want a fetch", b.out)

@@ -53,7 +53,7 @@ func (m *Machine) Cool(id kevlard.SessionID) {
 func (m *Machine) cool(w *slot) {
 	delete(m.warm, w.id)
 	w.closed = true
-	m.settle(w)
+	m.settle(0, w, nil) // none of it is to be kept, so there are no effects
 }
 
 // coolOne gives up one hot copy whose cells are at rest, for a session that needs

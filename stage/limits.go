@@ -33,6 +33,9 @@ type Timing struct {
 	// Fetch is how long the holder of a copy may send nothing before the rest is
 	// computed. Default 300 ms.
 	Fetch time.Duration
+	// Await is how long a prepare waits for what another session computes before the
+	// rest is computed a second time. Default 600 ms.
+	Await time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -52,6 +55,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Replicate, 250*time.Millisecond)
 	set(&t.SlowStandby, 2*time.Second)
 	set(&t.Fetch, 300*time.Millisecond)
+	set(&t.Await, awaitTime)
 	return t
 }
 

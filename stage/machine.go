@@ -46,6 +46,7 @@ type Config struct {
 	Last   bool         // computes the head and samples
 	Width  int          // bytes of one row of hidden state
 	Copies *index.Index // the node's; nil: there are none
+	Keep   bool         // what is computed here is kept for sessions that begin alike
 	Timing Timing
 	Limits Limits
 }
@@ -78,6 +79,8 @@ type Machine struct {
 	due       kevlard.Instant      // when the engine counts as stalled by them
 	streams   uint64               // number of the last stream to a standby
 
+	fullTill kevlard.Instant // nobody waits for what is kept: there was no room for it
+	leaving  []*slot         // closed, while the last of their rows are kept
 	counters Counters
 }
 
@@ -114,6 +117,7 @@ type slot struct {
 	parked  *parkedPrepare
 	inBatch bool
 	closed  bool // gone, but its cells are still being read or written
+	ending  bool // closed by its owner: what was computed is kept before the cells go
 
 	positions int             // the most it can ever hold
 	known     []kevlard.Token // all that were known when it was prepared
@@ -122,10 +126,18 @@ type slot struct {
 	export    *transfer // of its cells to the standby
 	load      *transfer // of a copy into its cells; its prepare is not answered yet
 	fetch     *fetching // of a copy from another node; the same
+	await     *awaiting // of what another session here computes; the same
+
+	kept     kevlard.Pos // leading positions, in whole blocks, that this node keeps or was sent to keep
+	keptName index.Name  // of the last of these blocks
+	keptOpen kevlard.Pos // the same, with the part of an open block
+	wanted   kevlard.Pos // another session waits for so many
 }
 
 // unanswered reports whether the session's last prepare is not answered yet.
-func (s *slot) unanswered() bool { return s.parked != nil || s.load != nil || s.fetch != nil }
+func (s *slot) unanswered() bool {
+	return s.parked != nil || s.load != nil || s.fetch != nil || s.await != nil
+}
 
 // busy reports whether the session's cells are being read or written.
 func (s *slot) busy() bool { return s.inBatch || s.export != nil || s.load != nil }
@@ -211,6 +223,9 @@ func (m *Machine) Deadline() kevlard.Instant {
 		if s.fetch != nil {
 			at = min(at, s.fetch.until)
 		}
+		if s.await != nil {
+			at = min(at, s.await.until)
+		}
 		if s.mayReplicate() {
 			at = min(at, s.standby.Deadline(policy))
 		}
@@ -236,6 +251,7 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	out = m.Expire(now, out)
 	for _, s := range m.sorted() {
 		out = m.overdueFetch(now, s, out)
+		out = m.overdueAwait(now, s, out)
 	}
 	return m.replicateDue(now, out)
 }
@@ -254,7 +270,7 @@ func (m *Machine) Expire(now kevlard.Instant, out []Effect) []Effect {
 		m.counters.Fenced += uint64(fenced)
 		out = append(out, Note{Type: "lease-expired", Session: s.id, Cause: "lease", Detail: fmt.Sprintf("%d items fenced", fenced)})
 		out = append(out, Reply{s.owner, m.lost(s, "lease", false)})
-		m.drop(s)
+		out = m.drop(now, s, out)
 	}
 	return out
 }
@@ -273,6 +289,9 @@ func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 		if s.fetch != nil {
 			s.fetch.until = max(s.fetch.until.Add(late), now.Add(kevlard.LateGrace))
 		}
+		if s.await != nil {
+			s.await.until = max(s.await.until.Add(late), now.Add(kevlard.LateGrace))
+		}
 	}
 }
 
@@ -284,7 +303,7 @@ func (m *Machine) OwnerGone(owner kevlard.NodeID, boot kevlard.BootID, dead bool
 	for _, s := range m.sorted() {
 		if s.owner == owner && (s.ownerBoot < boot || dead && s.ownerBoot == boot) {
 			out = append(out, Note{Type: "owner-gone", Session: s.id, Cause: "dead"})
-			m.drop(s)
+			out = m.drop(0, s, out) // it does not end, so no time is needed
 		}
 	}
 	return out
@@ -340,26 +359,39 @@ func (m *Machine) Close(now kevlard.Instant, from kevlard.NodeID, c protocol.Clo
 	}
 	m.tombs.add(c.Session, c.Fence)
 	if s != nil {
-		m.drop(s)
+		s.ending = !c.Keep
+		out = m.drop(now, s, out)
 	}
-	return m.schedule(now, out)
+	return m.schedule(now, m.awake(now, out))
 }
 
-// drop forgets a session; its cells follow when no batch writes them any more.
-func (m *Machine) drop(s *slot) {
+// drop forgets a session; its cells follow when nothing reads or writes them any more.
+func (m *Machine) drop(now kevlard.Instant, s *slot, out []Effect) []Effect {
 	delete(m.slots, s.id)
 	m.unqueue(s)
-	s.closed = true
+	s.closed, s.fetch, s.await = true, nil, nil
 	m.tombs.add(s.id, s.fence)
-	m.settle(s)
+	return m.settle(now, s, out)
 }
 
-// settle frees the cells of a closed session when nothing reads or writes them.
-func (m *Machine) settle(s *slot) {
-	if s.closed && !s.busy() {
-		m.cells.release(s.cells)
-		s.cells = span{}
+// settle frees the cells of a closed session when nothing reads or writes them, and
+// nothing more of them is to be kept.
+func (m *Machine) settle(now kevlard.Instant, s *slot, out []Effect) []Effect {
+	if !s.closed || s.busy() {
+		return out
 	}
+	if s.ending {
+		if out = m.keep(now, s, out); s.export != nil {
+			m.leave(s)
+			return out
+		}
+		s.ending = false
+		m.touch(s)
+	}
+	m.left(s)
+	m.cells.release(s.cells)
+	s.cells = span{}
+	return out
 }
 
 // unqueue removes what a session has waiting and returns how many items that was.

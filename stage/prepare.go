@@ -88,7 +88,15 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	// KV is held under its tokens, never by position alone.
 	s.held = commonPrefix(s.tokens[:s.held], p.Tokens)
 	s.tokens = s.tokens[:s.held:s.held]
-	s.fetch = nil
+	s.fetch, s.await, s.kept, s.keptOpen, s.wanted = nil, nil, 0, 0, 0
+	if m.awaits(now, s, p) {
+		return m.schedule(now, m.urge(now, out))
+	}
+	return m.resume(now, s, p, out)
+}
+
+// resume goes on with a prepare that waits for no other session.
+func (m *Machine) resume(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) []Effect {
 	if fetches, out := m.askFor(now, s, p, out); fetches {
 		return m.schedule(now, out)
 	}
@@ -142,9 +150,10 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 		return m.refuse(s.owner, it, why, out)
 	}
 	if it.Start {
-		s.started, s.held = true, it.Pos
+		s.started, s.held, s.kept, s.keptOpen = true, it.Pos, 0, 0
 		s.tokens = s.tokens[:it.Pos:it.Pos]
 		s.standby.Computed(now, s.held)
+		out = m.awake(now, out)
 	}
 	// A prefill may end in a chunk of one token that looks like a decode; it must
 	// not overtake the chunks before it.

@@ -115,7 +115,8 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 		}
 		if s.closed {
 			m.counters.Fenced++
-			m.settle(s)
+			s.held = w.item.End() // what was computed may be kept
+			out = m.settle(now, s, out)
 			continue
 		}
 		s.held = w.item.End()
@@ -152,8 +153,9 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	for _, w := range b.work {
 		out = m.unpark(now, w.slot, out)
 		out = m.replicate(now, w.slot, out)
+		out = m.keep(now, w.slot, out)
 	}
-	return m.schedule(now, out)
+	return m.schedule(now, m.awake(now, out))
 }
 
 // marks adds this stage's watermark to those that came with the work.

@@ -48,7 +48,7 @@ func (g generator) Ready() (bool, string) { return g.daemon.Ready() }
 func (g generator) Generate(ctx context.Context, req api.GenRequest) (api.Stream, error) {
 	s, err := g.daemon.GenerateAs(ctx, cmp.Or(req.ID, daemon.Mint(req.Session)), req.Session, node.Request{
 		Model: req.Model, Prompt: req.Prompt, MaxTokens: req.MaxTokens, Sampling: req.Sampling,
-		EOG: req.EOG, IgnoreEOG: req.IgnoreEOG, MinTokens: req.MinTokens, Envelope: req.Envelope,
+		EOG: req.EOG, IgnoreEOG: req.IgnoreEOG, MinTokens: req.MinTokens, Salt: req.Salt, Envelope: req.Envelope,
 	}, req.Alive)
 	if err != nil {
 		return nil, err

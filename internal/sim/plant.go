@@ -88,7 +88,7 @@ func (w *world) matchPosition(ev node.Event) node.Event {
 			if c.id == id {
 				break
 			}
-			if c.req.Salt != "" && "shared:"+c.req.Salt == salt {
+			if c.req.Salt == salt {
 				n := min(len(tokens), len(c.req.Prompt))
 				return append(append([]kevlard.Token(nil), c.req.Prompt[:n]...), tokens[n:]...)
 			}

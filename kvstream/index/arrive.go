@@ -2,7 +2,6 @@ package index
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
@@ -101,6 +100,10 @@ func (x *Index) Stored(now kevlard.Instant, piece uint64) *Answer {
 		return nil
 	}
 	delete(x.pieces, piece)
+	if a.tokens != nil {
+		x.keep(a)
+		return nil
+	}
 	defer func() {
 		for _, b := range a.blocks {
 			x.unpin(b)
@@ -130,7 +133,6 @@ func (x *Index) commit(c *copied, a *arrival) {
 	for _, sum := range a.sums {
 		i := c.stored / size
 		b := c.blocks[i]
-		b.private = strings.HasPrefix(c.salt, PrivateSalt)
 		b.open = append(b.open, sum)
 		c.stored++
 		if c.stored%size == 0 {
@@ -138,7 +140,7 @@ func (x *Index) commit(c *copied, a *arrival) {
 			if i > 0 {
 				before = c.blocks[i-1].name
 			}
-			c.blocks[i] = x.seal(b, Chain(before, c.tokens[i*size:c.stored]))
+			c.blocks[i] = x.seal(b, before, c.tokens[i*size:c.stored])
 		}
 	}
 }

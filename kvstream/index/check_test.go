@@ -19,7 +19,11 @@ func (m *model) check(t *rapid.T) {
 	}
 	for _, a := range m.x.pieces {
 		for _, b := range a.blocks {
-			pins[b]++
+			if a.tokens != nil {
+				refs[b]++
+			} else {
+				pins[b]++
+			}
 		}
 	}
 	for _, l := range m.loads {
@@ -54,10 +58,18 @@ func (m *model) check(t *rapid.T) {
 			if b.refs != refs[b] || b.pins != pins[b] {
 				t.Fatalf("slot %d: %d copies and %d pins, counted as %d and %d", slot, refs[b], pins[b], b.refs, b.pins)
 			}
-			if b.idle() != cached[b] || b.idle() && p.names[b.name] != b {
+			if b.idle() != cached[b] || b.idle() && !b.found {
 				t.Fatalf("slot %d: idle %v, cached %v", slot, b.idle(), cached[b])
 			}
 			m.checkNamed(t, stage, b)
+			m.checkFound(t, p, b)
+		}
+		for before, all := range p.after {
+			for _, b := range all {
+				if !b.found || b.before != before || p.slots[b.slot] != b {
+					t.Fatalf("slot %d follows a name that it should not", b.slot)
+				}
+			}
 		}
 		for name, b := range p.names {
 			if b.name != name || p.slots[b.slot] != b {
@@ -95,6 +107,20 @@ func (m *model) checkCopy(t *rapid.T, c *copied) {
 	}
 	if rest := c.stored % m.size; rest > 0 && len(c.blocks[c.stored/m.size].open) != rest {
 		t.Fatalf("%v: %d sums of %d positions of the open block", c.key, len(c.blocks[c.stored/m.size].open), rest)
+	}
+}
+
+// checkFound checks that a block is found by its tokens exactly if it should be.
+func (m *model) checkFound(t *rapid.T, p *pool, b *block) {
+	if listed := slices.Contains(p.after[b.before], b); listed != b.found {
+		t.Fatalf("slot %d: found %v, listed %v", b.slot, b.found, listed)
+	}
+	switch {
+	case !b.found:
+	case b.named() != (len(b.tokens) == m.size) || len(b.tokens) == 0:
+		t.Fatalf("slot %d has %d tokens, named %v", b.slot, len(b.tokens), b.named())
+	case b.named() && (p.names[b.name] != b || b.name != Chain(b.before, b.tokens)):
+		t.Fatalf("slot %d has another's name", b.slot)
 	}
 }
 

@@ -6,7 +6,9 @@
 // block has a name, a hash over the tokens of it and of all blocks before it
 // (Name), and never changes; the last block of a copy is open and only grows. KV is
 // found by its tokens: through the session's own copy, whose tokens are kept, or
-// through the names.
+// through the names. What a stage of this node computed is kept under its names too
+// (Keep), for sessions that begin alike. When a copy goes, its blocks stay until their
+// room is needed, its open block as a tail.
 //
 // # Slots
 //
@@ -61,6 +63,7 @@ type Counters struct {
 	Diverged   uint64 // blocks of one name with different bytes
 	Evicted    uint64 // cached blocks whose room was needed
 	Positions  uint64 // stored
+	Kept       uint64 // stored of what stages here computed
 	Reused     uint64 // positions that an offer found already here
 	LeaseEnded uint64
 }
@@ -116,8 +119,12 @@ type arrival struct {
 	fence  kevlard.Fence
 	end    kevlard.Pos
 	sums   []uint64
-	blocks []*block // pinned
+	blocks []*block // pinned; of this node's own, held
 	done   bool
+
+	// Of rows that a stage of this node computed: the name before them, their tokens.
+	before Name
+	tokens []kevlard.Token
 }
 
 // New returns an empty index.
@@ -227,6 +234,14 @@ func (c *copied) last() Name {
 	return c.blocks[len(c.blocks)-1].name
 }
 
+// lastBefore returns the name before block i.
+func (c *copied) lastBefore(i int) Name {
+	if i == 0 {
+		return c.seed
+	}
+	return c.blocks[i-1].name
+}
+
 // cut shortens a copy to at most n positions. A block that is cut in the middle is
 // let go as a whole if it is full, because named blocks never change, or if
 // somebody reads or writes it.
@@ -268,8 +283,12 @@ func (x *Index) forget(c *copied) {
 	for _, a := range c.waiting {
 		a.copied = nil
 	}
-	for _, b := range c.blocks {
-		x.unuse(b)
+	for i, b := range slices.Backward(c.blocks) {
+		if at := i * x.cfg.BlockTokens; b.named() || c.stored <= at {
+			x.unuse(b)
+		} else {
+			x.end(b, c.lastBefore(i), c.tokens[at:c.stored])
+		}
 	}
 	c.blocks, c.waiting = nil, nil
 	if x.cfg.Hot {

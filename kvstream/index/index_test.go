@@ -346,6 +346,8 @@ func TestLowestFreeSlotFirst(t *testing.T) {
 	for _, id := range []kevlard.SessionID{"a", "b"} {
 		b.x.Close("owner", id, 0, fence(1))
 	}
+	b.x.Shrink(32) // what is cached goes
+	b.x.Shrink(3200)
 	b.mustOffer("d", stage, 1, count(2))
 	if runs, _ := b.arrive("d", stage, 1, count(2), 0, 2, true); !slices.Equal(runs, []Run{{0, 0, 2}}) {
 		t.Errorf("runs %v, want the lowest free slot", runs)

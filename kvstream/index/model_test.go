@@ -217,6 +217,42 @@ func (m *model) piece(t *rapid.T) {
 	}
 }
 
+// keep takes rows that a stage here computed.
+func (m *model) keep(t *rapid.T) {
+	s, stage := m.draw(t)
+	from := rapid.IntRange(0, (len(s.log)-1)/m.size).Draw(t, "from") * m.size
+	to := rapid.IntRange(from+1, len(s.log)).Draw(t, "to")
+	m.pieceID++
+	values := contents(stage, s.salt, s.log, from, to)
+	runs := m.x.Keep(m.pieceID, protocol.Rows{
+		Session: s.id, Stage: stage, Class: modelClass, CellBytes: cellBytes, Pos: from, Tokens: s.log[from:to:to], Sums: values,
+		Before: m.name(stage, s.salt, s.log[:from]),
+	})
+	total := 0
+	for _, run := range runs {
+		total += run.N
+		for i := range run.N {
+			m.memory[place{stage, run.Slot, run.At + i}] = cell{content: 0xbad}
+		}
+	}
+	if runs == nil {
+		return
+	}
+	if total != to-from {
+		t.Fatalf("%d positions got %d places", to-from, total)
+	}
+	m.pieces = append(m.pieces, underway{m.pieceID, stage, runs, values})
+}
+
+// touch must change nothing but the order of eviction.
+func (m *model) touch(t *rapid.T) {
+	s, stage := m.draw(t)
+	m.x.Touch(stage, modelClass, s.salt, s.log)
+	if held := m.x.Held(stage, modelClass, s.salt, s.log); held > len(s.log) {
+		t.Fatalf("%d of %d positions are held", held, len(s.log))
+	}
+}
+
 // answer is the sender's side.
 func (m *model) answer(t *rapid.T, key copyKey, a Answer) {
 	st := m.streams[key]
@@ -279,6 +315,9 @@ func (m *model) pin(t *rapid.T) {
 	if p.N < named && named > from {
 		t.Fatalf("pinned to %d, names reach %d", p.N, named)
 	}
+	if held := m.x.Held(stage, modelClass, s.salt, tokens); p.N < held && held > from {
+		t.Fatalf("pinned to %d, held are %d", p.N, held)
+	}
 	l := reading{stage, p, contents(stage, s.salt, tokens, from, p.N)}
 	at := from
 	for _, run := range p.Runs {
@@ -328,8 +367,8 @@ func (m *model) unpin(t *rapid.T) {
 		at++
 	}
 	bad := l.pinned.blocks[at]
-	if bad.named() && bad.pool.names[bad.name] == bad {
-		t.Fatalf("slot %d was found damaged and keeps its name", bad.slot)
+	if bad.found {
+		t.Fatalf("slot %d was found damaged and is found", bad.slot)
 	}
 	for _, c := range m.x.copies {
 		if slices.Contains(c.blocks, bad) {
@@ -423,6 +462,7 @@ func TestModel(t *testing.T) {
 		m := newModel(t)
 		t.Repeat(map[string]func(*rapid.T){
 			"": m.check, "offer": m.offer, "offer again": m.offer, "diverge": m.diverge, "piece": m.piece, "piece again": m.piece, "piece once more": m.piece, "store": m.store, "store again": m.store,
+			"keep": m.keep, "touch": m.touch,
 			"pin": m.pin, "unpin": m.unpin, "rot": m.rot, "close": m.close, "pass": m.pass, "owner gone": m.ownerGone, "shrink": m.shrink,
 		})
 		for len(m.loads) > 0 {

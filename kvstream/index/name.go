@@ -38,7 +38,3 @@ func Chain(before Name, tokens []kevlard.Token) Name {
 	sum := sha256.Sum256(b)
 	return Name(sum[:16])
 }
-
-// PrivateSalt is how the salts of sessions begin that share KV with none: their
-// blocks are freed with them.
-const PrivateSalt = "session:"

@@ -1,6 +1,10 @@
 package index
 
-import "github.com/kevlard/kevlard"
+import (
+	"slices"
+
+	"github.com/kevlard/kevlard"
+)
 
 // Pinned is stored KV that a load reads. It stays where it is until Unpin.
 type Pinned struct {
@@ -20,16 +24,7 @@ func (x *Index) Pin(stage kevlard.StageKey, class, salt string, id kevlard.Sessi
 	}
 	size := x.cfg.BlockTokens
 	seed := Seed(stage, class, salt)
-	var blocks []*block
-	n := 0
-	for name := seed; n+size <= len(tokens); n += size {
-		name = Chain(name, tokens[n:n+size])
-		b := p.names[name]
-		if b == nil {
-			break
-		}
-		blocks = append(blocks, b)
-	}
+	blocks, n := p.chain(seed, tokens, size)
 	if c := x.copies[copyKey{id, stage}]; c != nil && c.seed == seed {
 		if own := commonPrefix(c.tokens[:c.stored], tokens); own > n {
 			n, blocks = own, c.blocks[:(own+size-1)/size]
@@ -62,16 +57,14 @@ func (x *Index) Unpin(p Pinned, good int, damaged bool) {
 			good -= p.Runs[i].N
 		}
 	}
-	for _, b := range p.blocks {
+	for _, b := range slices.Backward(p.blocks) { // the first is the latest used
 		x.unpin(b)
 	}
 }
 
 // condemn takes a damaged block out of its name and out of every copy that holds it.
 func (x *Index) condemn(b *block) {
-	if b.named() && b.pool.names[b.name] == b {
-		delete(b.pool.names, b.name)
-	}
+	x.unname(b)
 	for _, c := range x.sorted() {
 		for i, o := range c.blocks {
 			if o == b {

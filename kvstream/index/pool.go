@@ -16,11 +16,12 @@ type pool struct {
 	slots      []*block // nil: free
 	free       []int    // numbers of free slots below len(slots), the lowest last
 	names      map[Name]*block
+	after      map[Name][]*block // the named blocks and tails, by the name before them
 	copies     int
 }
 
 func newPool(stage kevlard.StageKey, cellBytes, blockTokens int) *pool {
-	return &pool{stage: stage, cellBytes: cellBytes, blockBytes: int64(cellBytes) * int64(blockTokens), names: map[Name]*block{}}
+	return &pool{stage: stage, cellBytes: cellBytes, blockBytes: int64(cellBytes) * int64(blockTokens), names: map[Name]*block{}, after: map[Name][]*block{}}
 }
 
 // block is one slot in use.
@@ -32,7 +33,10 @@ type block struct {
 	refs int    // copies that hold it
 	pins int    // loads that read it, rows on their way into it
 
-	private bool // of a session that shares with none: not worth caching
+	// Of a block that is found by its tokens: one with a name, or a tail.
+	found  bool
+	before Name // of the block before it, or the seed
+	tokens []kevlard.Token
 
 	open []uint64 // sums of the positions of an open block
 	link          // in the cache while idle
@@ -79,9 +83,7 @@ func (x *Index) evict() bool {
 
 func (x *Index) free(b *block) {
 	p := b.pool
-	if b.named() && p.names[b.name] == b {
-		delete(p.names, b.name)
-	}
+	x.unname(b)
 	p.slots[b.slot] = nil
 	at, _ := slices.BinarySearchFunc(p.free, b.slot, func(f, slot int) int { return cmp.Compare(slot, f) })
 	p.free = slices.Insert(p.free, at, b.slot)
@@ -136,32 +138,12 @@ func (x *Index) unpin(b *block) {
 func (x *Index) settle(b *block) {
 	switch {
 	case !b.idle():
-	case b.named() && b.pool.names[b.name] == b && !b.private && x.used <= x.cfg.Bytes:
+	case b.found && x.used <= x.cfg.Bytes:
 		x.cache.push(b)
 		x.cached += b.pool.blockBytes
 	default:
 		x.free(b)
 	}
-}
-
-// seal names a full block. If the name is taken, the older bytes stay, and a
-// difference is counted.
-func (x *Index) seal(b *block, name Name) *block {
-	sum := uint64(14695981039346656037) // FNV-1a over the positions' sums
-	for _, s := range b.open {
-		sum = (sum ^ s) * 1099511628211
-	}
-	if old := b.pool.names[name]; old != nil {
-		if old.sum != sum {
-			x.counters.Diverged++
-		}
-		x.use(old)
-		x.unuse(b)
-		return old
-	}
-	b.name, b.sum, b.open = name, sum, nil
-	b.pool.names[name] = b
-	return b
 }
 
 // list is a doubly linked list of blocks.

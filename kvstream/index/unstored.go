@@ -15,7 +15,11 @@ func (x *Index) Unstored(piece uint64, why string) *Answer {
 		out = &answer
 	}
 	for _, b := range a.blocks {
-		x.unpin(b)
+		if a.tokens != nil { // of this node's own
+			x.unuse(b)
+		} else {
+			x.unpin(b)
+		}
 	}
 	return out
 }

@@ -1,0 +1,142 @@
+package node
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/session"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// A new session goes where the KV of its prompt is. Owners change from turn to turn, so
+// none can remember where that was; and what one would tell the others is late when the
+// next turn comes at once. So the owner asks all nodes that have a stage, which takes one
+// round trip, and only when there is a choice.
+
+// finding is what one session was told.
+type finding struct {
+	until kevlard.Instant
+	left  map[kevlard.NodeID]bool // who has not answered
+	held  map[holder]protocol.Holding
+}
+
+// holder is a stage at a node.
+type holder struct {
+	node   kevlard.NodeID
+	layers kevlard.Layers
+}
+
+// positions returns how many leading positions a stage has.
+func (f *finding) positions(n kevlard.NodeID, l kevlard.Layers) int {
+	return f.held[holder{n, l}].Positions
+}
+
+// source returns who has most of what a hop lacks; the zero value if nobody has more.
+func (f *finding) source(h kevlard.Hop, class string, usable func(kevlard.NodeID) bool) session.Source {
+	best := session.Source{Mark: f.positions(h.Node, h.Layers)}
+	for at, held := range f.held {
+		if at.layers != h.Layers || at.node == h.Node || held.Class != class || !usable(at.node) {
+			continue
+		}
+		if held.Positions > best.Mark || held.Positions == best.Mark && best.Node != "" && at.node < best.Node {
+			best = session.Source{Node: at.node, Mark: held.Positions}
+		}
+	}
+	if best.Node == "" {
+		return session.Source{}
+	}
+	return best
+}
+
+// find asks who has a part of a new session's prompt, unless it was asked. With wait the
+// session has to wait for the answers.
+func (m *Machine) find(now kevlard.Instant, s *session.Machine, out []session.Effect) (f *finding, wait bool, _ []session.Effect) {
+	f = m.finds[s.ID()]
+	if f == nil {
+		if len(s.Previous()) > 0 || len(s.Prompt()) < findTokens {
+			return nil, false, out
+		}
+		f, out = m.ask(now, s, out)
+		m.finds[s.ID()] = f
+	}
+	if len(f.left) == 0 || now >= f.until {
+		return f, false, out
+	}
+	s.Await(f.until)
+	return f, true, out
+}
+
+// ask sends a Find to the nodes that a session could run through.
+func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Effect) (*finding, []session.Effect) {
+	f := &finding{until: now.Add(m.cfg.Timing.Find), left: map[kevlard.NodeID]bool{}, held: map[holder]protocol.Holding{}}
+	all := m.view.Candidates(s.Model())
+	all = slices.DeleteFunc(all, func(c topology.Candidate) bool { return !m.usable(c.Node) })
+	choice := false
+	for i := 1; i < len(all); i++ {
+		choice = choice || all[i].Layers.Lo == all[i-1].Layers.Lo
+	}
+	if !choice {
+		return f, out
+	}
+	nodes := make([]kevlard.NodeID, 0, len(all))
+	for _, c := range all {
+		nodes = append(nodes, c.Node)
+	}
+	slices.Sort(nodes)
+	nodes = slices.Compact(nodes)
+	if len(nodes) > maxFind {
+		slices.SortStableFunc(nodes, func(a, b kevlard.NodeID) int { return cmp.Compare(m.load(a), m.load(b)) })
+		nodes = nodes[:maxFind]
+	}
+	tokens := s.Prompt()
+	ask := protocol.Find{Session: s.ID(), Model: s.Model(), Salt: s.Salt(), Tokens: tokens[:min(len(tokens), protocol.MaxFindTokens)]}
+	for _, n := range nodes {
+		if n == m.cfg.Self {
+			f.take(n, m.holdings(ask))
+			continue
+		}
+		f.left[n] = true
+		out = append(out, session.Send{To: n, Message: ask})
+	}
+	return f, out
+}
+
+func (f *finding) take(from kevlard.NodeID, a protocol.Found) {
+	delete(f.left, from)
+	for _, h := range a.Stages {
+		f.held[holder{from, h.Layers}] = h
+	}
+}
+
+// found takes an answer; the last one ends the session's waiting.
+func (m *Machine) found(now kevlard.Instant, from kevlard.NodeID, a protocol.Found, out []Effect) []Effect {
+	f := m.finds[a.Session]
+	if f == nil || !f.left[from] {
+		return out
+	}
+	f.take(from, a)
+	if len(f.left) > 0 {
+		return out
+	}
+	return m.withSession(now, a.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+		s.Hurry(now)
+		return e
+	})
+}
+
+// holdings says what the stages here have of a prompt. The last position is always
+// computed.
+func (m *Machine) holdings(f protocol.Find) protocol.Found {
+	a := protocol.Found{Session: f.Session}
+	for _, s := range m.stages {
+		if s.Key().Model != f.Model {
+			continue
+		}
+		if n, class := s.Holds(f.Salt, f.Tokens); n > 0 {
+			a.Stages = append(a.Stages, protocol.Holding{Layers: s.Key().Layers, Class: class, Positions: n})
+		}
+	}
+	return a
+}

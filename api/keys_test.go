@@ -1,9 +1,11 @@
 package api
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -114,6 +116,8 @@ func TestKeys(t *testing.T) {
 	check("the same name", "POST", "/v1/completions", "Bearer "+bob, 200, "")
 	if len(g.requests) != 2 || g.requests[0].Session != "alice:mine" || g.requests[1].Session != "bob:mine" {
 		t.Errorf("sessions are not apart: %+v", g.requests)
+	} else if a, b := g.requests[0].Salt, g.requests[1].Salt; a == b || a == "" || b == "" {
+		t.Errorf("the salts of two clients are %q and %q", a, b)
 	}
 
 	writeFile(t, file, aliceLine+"\n")
@@ -336,5 +340,21 @@ func TestTLS(t *testing.T) {
 		if err == nil || err.Error() != c.want {
 			t.Errorf("%s: got %v, want %s", c.name, err, c.want)
 		}
+	}
+}
+
+// TestTenantsShareNothing: the KV of a key is under a salt of its own, which is the same
+// on every node; without keys there is one tenant.
+func TestTenantsShareNothing(t *testing.T) {
+	salts := map[string]bool{}
+	for _, key := range []string{"kvl-a", "kvl-b"} {
+		client := clientKey{name: "same-name", sum: sha256.Sum256([]byte(key))}
+		salts[clientSalt(context.WithValue(t.Context(), clientContext{}, client))] = true
+	}
+	if len(salts) != 2 || salts[""] {
+		t.Errorf("the salts of two keys are %v", salts)
+	}
+	if s := clientSalt(t.Context()); s != "" {
+		t.Errorf("the salt without keys is %q", s)
 	}
 }

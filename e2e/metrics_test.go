@@ -48,7 +48,7 @@ func contract() map[string]metric {
 		"kevlard_kv_bytes":                   {"gauge", "tier,kind"},
 		"kevlard_replicated_bytes_total":     {"counter", "transport"},
 		"kevlard_standby_lag_tokens":         {"gauge", ""},
-		"kevlard_prefix_reused_tokens_total": {"", ""}, // prefix cache
+		"kevlard_prefix_reused_tokens_total": {"counter", ""},
 	}
 }
 

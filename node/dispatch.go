@@ -259,7 +259,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	previous := s.Previous()
 	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
-		Layers: model.Layers, Candidates: m.view.Candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load, Copied: s.Copied,
+		Layers: model.Layers, Candidates: m.candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load, Copied: s.Copied,
 		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
 	}
@@ -288,6 +288,16 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		}
 	}
 	return s.SetRoute(now, a.Route, a.Class, m.standbys(now, s, a.Route, a.Class), m.sources(s, f, a.Route, a.Class), out)
+}
+
+// candidates lists the ready stages of a model. It is the view's, and not to be changed.
+func (m *Machine) candidates(model kevlard.Digest) []topology.Candidate {
+	all, ok := m.ready[model]
+	if !ok {
+		all = m.view.Candidates(model)
+		m.ready[model] = all
+	}
+	return all
 }
 
 // recoveringWait reports whether a session that is under way waits for a route that

@@ -7,7 +7,6 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/session"
-	"github.com/kevlard/kevlard/topology"
 )
 
 // A new session goes where the KV of its prompt is. Owners change from turn to turn, so
@@ -71,18 +70,17 @@ func (m *Machine) find(now kevlard.Instant, s *session.Machine, out []session.Ef
 // ask sends a Find to the nodes that a session could run through.
 func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Effect) (*finding, []session.Effect) {
 	f := &finding{until: now.Add(m.cfg.Timing.Find), left: map[kevlard.NodeID]bool{}, held: map[holder]protocol.Holding{}}
-	all := m.view.Candidates(s.Model())
-	all = slices.DeleteFunc(all, func(c topology.Candidate) bool { return !m.usable(c.Node) })
-	choice := false
-	for i := 1; i < len(all); i++ {
-		choice = choice || all[i].Layers.Lo == all[i-1].Layers.Lo
+	var nodes []kevlard.NodeID
+	choice, last := false, -1
+	for _, c := range m.candidates(s.Model()) {
+		if m.usable(c.Node) {
+			choice = choice || c.Layers.Lo == last
+			last = c.Layers.Lo
+			nodes = append(nodes, c.Node)
+		}
 	}
 	if !choice {
 		return f, out
-	}
-	nodes := make([]kevlard.NodeID, 0, len(all))
-	for _, c := range all {
-		nodes = append(nodes, c.Node)
 	}
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)

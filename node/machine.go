@@ -44,6 +44,7 @@ type Assigned struct {
 type Machine struct {
 	cfg      Config
 	view     topology.View
+	ready    map[kevlard.Digest][]topology.Candidate // of the view, by model, as far as it was asked for
 	sessions map[kevlard.SessionID]*session.Machine
 	timers   timers
 	waiting  map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
@@ -80,7 +81,7 @@ type Machine struct {
 func New(cfg Config) *Machine {
 	cfg.Timing, cfg.Limits = cfg.Timing.withDefaults(), cfg.Limits.withDefaults()
 	m := &Machine{
-		cfg: cfg, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
+		cfg: cfg, ready: map[kevlard.Digest][]topology.Candidate{}, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},

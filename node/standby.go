@@ -36,7 +36,7 @@ func (m *Machine) standbys(now kevlard.Instant, s *session.Machine, r kevlard.Ro
 // standby chooses the standby of one hop.
 func (m *Machine) standby(now kevlard.Instant, s *session.Machine, r kevlard.Route, hop int, class string) kevlard.NodeID {
 	fit := func(n kevlard.NodeID) bool { return m.usable(n) && !s.Avoids(now, n) && !s.Unfit(now, n) }
-	if n := scheduler.Standby(m.view, m.view.Candidates(s.Model()), r, hop, class, fit, m.load); n != "" {
+	if n := scheduler.Standby(m.view, m.candidates(s.Model()), r, hop, class, fit, m.load); n != "" {
 		return n
 	}
 	return scheduler.Keeper(m.view, r, hop, fit, m.load)
@@ -86,7 +86,7 @@ func (m *Machine) upgrade(now kevlard.Instant, s *session.Machine, out []session
 	if s.State() != session.Prefill && s.State() != session.Decode {
 		return out
 	}
-	all := m.view.Candidates(s.Model())
+	all := m.candidates(s.Model())
 	for i, h := range s.Route() {
 		present := s.Standbys()[i]
 		same := func(c topology.Candidate) bool { return c.Node == present && c.Layers == h.Layers }

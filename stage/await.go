@@ -26,7 +26,7 @@ const (
 	// what one of them computed.
 	awaitPause = time.Second
 	// awaitTime is Timing.Await's default: less than an owner's patience with a prepare.
-	awaitTime = 600 * time.Millisecond
+	awaitTime = 400 * time.Millisecond
 )
 
 // donor finds the session here that has the most of a session's tokens beyond what is

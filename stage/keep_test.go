@@ -200,9 +200,9 @@ func TestWaitingEnds(t *testing.T) {
 		recover bool
 		want    time.Duration
 	}{
-		{"for one that is being prepared", "t", false, false, 600 * time.Millisecond},
+		{"for one that is being prepared", "t", false, false, 400 * time.Millisecond},
 		{"for one with a greater id", "r", false, false, 50 * time.Millisecond},
-		{"for one with a greater id that has started", "r", true, false, 600 * time.Millisecond},
+		{"for one with a greater id that has started", "r", true, false, 400 * time.Millisecond},
 		{"a session under way", "t", false, true, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -34,7 +34,7 @@ type Timing struct {
 	// computed. Default 300 ms.
 	Fetch time.Duration
 	// Await is how long a prepare waits for what another session computes before the
-	// rest is computed a second time. Default 600 ms.
+	// rest is computed a second time. Default 400 ms.
 	Await time.Duration
 }
 

@@ -41,7 +41,7 @@ func imports() map[string][]string {
 		// Wiring.
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
-			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "kvstream/codec", "kvstream/index", "membership", "model",
+			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
 			"model/chat", "model/fairy", "node", "stage", "topology",
 		},
 		"cmd/kevlard/config": {""},
@@ -59,6 +59,7 @@ func imports() map[string][]string {
 		"internal/devmesh/load":     {},
 		"internal/devmesh/netfault": {},
 		"internal/docrun":           {},
+		"internal/routebench":       {"", "scheduler", "topology"},
 		"internal/kvbench":          {"", "kvstream/mover", "kvstream/tcp"},
 		"internal/lifecycle":        {},
 		"internal/measure":          {},

@@ -128,7 +128,7 @@ func (w *world) share(r *node.Request) {
 	if !w.sc.Shared || w.copyRNG.IntN(3) == 0 {
 		return
 	}
-	r.Salt = "tenant"
+	r.Salt = []string{"tenant", "other"}[w.copyRNG.IntN(2)]
 	for i := range min(len(r.Prompt), 1+w.copyRNG.IntN(200)) {
 		r.Prompt[i] = kevlard.Token((i*i + 3) % w.model.Vocab)
 	}

@@ -186,13 +186,21 @@ func (h *host) storeRows(e node.StoreRows) {
 	}
 	w.after(w.copyBetween(20*time.Microsecond, 3*time.Millisecond), func() {
 		h.whenAwake(life, func() {
-			h.memory.put(e.Stage, e.To, p.rows)
+			h.memory.put(e.Stage, e.To, p.rows, w.saltOf(p.rows.header.Session))
 			delete(h.pieces, e.Piece)
 			if w.plant != AckEarly {
 				h.deliver(life, node.RowsStored{Piece: e.Piece})
 			}
 		})
 	})
+}
+
+// saltOf returns whose a session is.
+func (w *world) saltOf(id kevlard.SessionID) string {
+	if c := w.judge.clients[id]; c != nil {
+		return c.req.Salt
+	}
+	return ""
 }
 
 // sendStored sends stored rows, with the checksums that they were stored with, a

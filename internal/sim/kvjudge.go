@@ -93,6 +93,9 @@ func (j *judge) found(h *host, id kevlard.SessionID, stage kevlard.StageKey, pos
 			}
 			j.stats.Rotten++
 			return
+		case s.salt != j.w.saltOf(id):
+			j.fail("%s reads position %d of %s, which is of another tenant", h.id, pos, id)
+			return
 		case pos >= len(want) || s.sum != want[pos]:
 			j.fail("%s reads position %d of %s, and the KV there is not that of its tokens", h.id, pos, id)
 			return

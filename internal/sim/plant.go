@@ -22,6 +22,7 @@ const (
 	TruncateLess         // a load that met damage claims one position more than it filled
 	RowsShifted          // rows are read one cell before their own
 	MatchPosition        // a copy is found by its positions, whatever their tokens are
+	Unsalted             // KV is named by its tokens alone, whoever's it is
 	UnpinEarly           // the places of a load are given up while it still reads
 )
 
@@ -46,6 +47,8 @@ func (w *world) plantIn(h *host, ev node.Event) node.Event {
 		return w.oldSteps(h, ev)
 	case MatchPosition:
 		return w.matchPosition(ev)
+	case Unsalted:
+		return unsalted(ev)
 	}
 	return ev
 }
@@ -101,6 +104,29 @@ func (w *world) matchPosition(ev node.Event) node.Event {
 		r.Message = m
 	case protocol.Offer:
 		m.Tokens = as(m.Session, m.Salt, m.Tokens)
+		r.Message = m
+	}
+	return r
+}
+
+// unsalted hides from a machine whose a session is.
+func unsalted(ev node.Event) node.Event {
+	r, ok := ev.(node.Received)
+	if !ok {
+		return ev
+	}
+	switch m := r.Message.(type) {
+	case protocol.Prepare:
+		m.Salt = ""
+		r.Message = m
+	case protocol.Offer:
+		m.Salt = ""
+		r.Message = m
+	case protocol.Fetch:
+		m.Salt = ""
+		r.Message = m
+	case protocol.Find:
+		m.Salt = ""
 		r.Message = m
 	}
 	return r

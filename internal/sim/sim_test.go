@@ -207,6 +207,7 @@ func TestPlanted(t *testing.T) {
 		{"truncates one position too few", sim.TruncateLess, sim.Pressure},
 		{"reads rows one cell before their own", sim.RowsShifted, sim.FromSeed},
 		{"finds copies by position", sim.MatchPosition, sim.FromSeed},
+		{"names KV without its tenant", sim.Unsalted, sim.FromSeed},
 		{"gives up the places of a load too early", sim.UnpinEarly, sim.Pressure},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -49,6 +49,7 @@ type stored struct {
 	values []byte
 	sum    uint64
 	rotten bool // a fault has damaged it
+	salt   string // of the session that it was stored for
 }
 
 func (s stored) intact() bool { return s.values != nil && sum(s.values) == s.sum }
@@ -86,13 +87,13 @@ func (m *memory) at(stage kevlard.StageKey, slot, at int) *stored {
 }
 
 // put writes a piece to its places.
-func (m *memory) put(stage kevlard.StageKey, to []index.Run, r rows) {
+func (m *memory) put(stage kevlard.StageKey, to []index.Run, r rows, salt string) {
 	n, i := len(r.header.Tokens), 0
 	for _, run := range to {
 		for k := range run.N {
 			s := m.at(stage, run.Slot, run.At+k)
 			m.forget(stage, s)
-			*s = stored{values: position(r.body, n, i), sum: r.header.Sums[i]}
+			*s = stored{values: position(r.body, n, i), sum: r.header.Sums[i], salt: salt}
 			m.held[content{stage, s.sum}]++
 			i++
 		}

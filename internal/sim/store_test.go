@@ -24,7 +24,7 @@ func someRows(n int) rows {
 func TestMemory(t *testing.T) {
 	stage := kevlard.StageKey{Layers: kevlard.Layers{Lo: 0, Hi: 2}}
 	m, r := newMemory(4), someRows(6)
-	m.put(stage, []index.Run{{Slot: 2, At: 1, N: 3}, {Slot: 5, At: 0, N: 3}}, r)
+	m.put(stage, []index.Run{{Slot: 2, At: 1, N: 3}, {Slot: 5, At: 0, N: 3}}, r, "")
 	found := m.read(stage, []index.Run{{Slot: 2, At: 1, N: 3}, {Slot: 5, At: 0, N: 3}})
 	for i, s := range found {
 		if !s.intact() || !slices.Equal(s.values, position(r.body, 6, i)) || !m.has(content{stage, r.header.Sums[i]}) {
@@ -46,7 +46,7 @@ func TestMemory(t *testing.T) {
 	other := someRows(1)
 	other.body[3]++
 	other.header.Sums = sums(other.body, 1)
-	m.put(stage, []index.Run{{Slot: 5, At: 2, N: 1}}, other)
+	m.put(stage, []index.Run{{Slot: 5, At: 2, N: 1}}, other, "")
 	if m.has(content{stage, r.header.Sums[5]}) {
 		t.Error("what was overwritten is still there")
 	}

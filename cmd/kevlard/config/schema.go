@@ -69,7 +69,7 @@ func (c *Config) Fields() []Field {
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated"},
 		{Key: "models.serve"},
 		{Key: "kv.block_tokens", dst: &c.KV.BlockTokens, check: func() error { return inRange(c.KV.BlockTokens, 1, 1024) }, Doc: "positions of one block of KV"},
-		{Key: "kv.ram_bytes", dst: &c.KV.RAMBytes, check: func() error { return inRange(c.KV.RAMBytes, 1<<20, math.MaxInt) }, Doc: "memory for the KV that is kept here for other nodes, in bytes; touched only as it is used"},
+		{Key: "kv.ram_bytes", dst: &c.KV.RAMBytes, check: func() error { return inRange(c.KV.RAMBytes, 1<<20, math.MaxInt) }, Doc: "memory for the KV that is kept here, for other nodes and of prompts that may come again, in bytes; touched only as it is used"},
 		{Key: "kv.nvme_dir"},
 		{Key: "kv.nvme_bytes"},
 		{Key: "kv.standbys", dst: &c.KV.Standbys, check: func() error { return inRange(c.KV.Standbys, 0, 1) }, Doc: "copies of the KV of sessions owned here: 0 (after a failover it is computed again) or 1"},

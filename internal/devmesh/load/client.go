@@ -47,6 +47,7 @@ type Result struct {
 	Finish       string // stop, length; "" when the stream ended otherwise
 	Tokens       int    // usage.completion_tokens; 0 when the stream ended otherwise
 	PromptTokens int    // usage.prompt_tokens; likewise
+	Cached       int    // usage.prompt_tokens_details.cached_tokens; likewise
 	Done         bool   // [DONE] was seen
 	Err          error  // *APIError, or what broke the stream
 }
@@ -143,6 +144,9 @@ type chunk struct {
 	Usage *struct {
 		PromptTokens     int `json:"prompt_tokens"`
 		CompletionTokens int `json:"completion_tokens"`
+		Details          struct {
+			Cached int `json:"cached_tokens"`
+		} `json:"prompt_tokens_details"`
 	} `json:"usage"`
 	Error *wireError `json:"error"`
 }
@@ -229,7 +233,7 @@ func (c *Client) stream(ctx context.Context, r Request, res *Result, each func(s
 
 func (res *Result) take(ev chunk, each func(string, Piece)) {
 	if ev.Usage != nil {
-		res.Tokens, res.PromptTokens = ev.Usage.CompletionTokens, ev.Usage.PromptTokens
+		res.Tokens, res.PromptTokens, res.Cached = ev.Usage.CompletionTokens, ev.Usage.PromptTokens, ev.Usage.Details.Cached
 	}
 	for _, choice := range ev.Choices {
 		if choice.Finish != nil {

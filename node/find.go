@@ -115,6 +115,9 @@ func (m *Machine) found(now kevlard.Instant, from kevlard.NodeID, a protocol.Fou
 		return out
 	}
 	f.take(from, a)
+	if p := m.peers[from]; p != nil {
+		p.load = a.Load // of now, as this node's own is: routes do not mix pipelines for want of news
+	}
 	if len(f.left) > 0 {
 		return out
 	}
@@ -127,7 +130,7 @@ func (m *Machine) found(now kevlard.Instant, from kevlard.NodeID, a protocol.Fou
 // holdings says what the stages here have of a prompt. The last position is always
 // computed.
 func (m *Machine) holdings(f protocol.Find) protocol.Found {
-	a := protocol.Found{Session: f.Session}
+	a := protocol.Found{Session: f.Session, Load: m.held()}
 	for _, s := range m.stages {
 		if s.Key().Model != f.Model {
 			continue

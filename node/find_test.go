@@ -29,6 +29,10 @@ func twoPipelines(t *testing.T) *rig {
 func (r *rig) tell(id kevlard.SessionID, have map[kevlard.NodeID]int) {
 	r.Helper()
 	asked := sent[protocol.Find](r.out)
+	load := map[kevlard.NodeID]int{}
+	for n, p := range r.m.peers {
+		load[n] = p.load
+	}
 	if len(asked) == 0 {
 		r.Fatalf("nobody was asked: %+v", r.out)
 	}
@@ -36,7 +40,7 @@ func (r *rig) tell(id kevlard.SessionID, have map[kevlard.NodeID]int) {
 		if len(asked[n.ID]) == 0 {
 			continue
 		}
-		a := protocol.Found{Session: id}
+		a := protocol.Found{Session: id, Load: load[n.ID]}
 		if have[n.ID] > 0 {
 			a.Stages = []protocol.Holding{{Layers: n.Stages[0].Key.Layers, Class: "c", Positions: have[n.ID]}}
 		}

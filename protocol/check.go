@@ -154,7 +154,7 @@ func (m Find) check() error {
 }
 
 func (m Found) check() error {
-	err := errors.Join(checkID("session", m.Session), checkRange("stages", len(m.Stages), 0, MaxHops))
+	err := errors.Join(checkID("session", m.Session), checkRange("load", m.Load, 0, math.MaxInt32), checkRange("stages", len(m.Stages), 0, MaxHops))
 	for _, h := range m.Stages {
 		err = errors.Join(err, checkRange("lo", h.Layers.Lo, 0, math.MaxInt32), checkRange("hi", h.Layers.Hi, h.Layers.Lo+1, math.MaxInt32),
 			checkLength("class", h.Class), checkRange("positions", h.Positions, 0, MaxTokens))

@@ -291,6 +291,7 @@ type Find struct {
 type Found struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Stages  []Holding         `cbor:"2,keyasint,omitempty"` // those that have anything
+	Load    int               `cbor:"3,keyasint"`           // sessions held by the sender's stages, as in Ping
 }
 
 // Holding is how many leading positions a stage has.

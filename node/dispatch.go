@@ -75,10 +75,10 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		return m.followed(ev.From, msg, out)
 	case protocol.Unfollow:
 		return m.dismiss(now, ev.From, msg, out)
-	case protocol.Find:
+	case protocol.Seek:
 		return append(out, Send{ev.From, m.holdings(msg)})
-	case protocol.Found:
-		return m.found(now, ev.From, msg, out)
+	case protocol.Sought:
+		return m.sought(now, ev.From, msg, out)
 	case protocol.StandbyLost:
 		return m.withSession(now, msg.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect {
 			return s.StandbyLost(now, ev.From, msg, e)
@@ -252,7 +252,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	if !s.Recovering() && m.recoveringWait(s.Model()) {
 		return s.NoRoute(now, nil, out) // room goes to those who are under way first
 	}
-	f, wait, out := m.find(now, s, out)
+	f, wait, out := m.seek(now, s, out)
 	if wait {
 		return out
 	}
@@ -264,7 +264,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
 	}
 	if len(previous) == 0 && f != nil {
-		ask.Held, ask.Worth = f.positions, min(findWorth, len(s.Prompt())/2)
+		ask.Held, ask.Worth = f.positions, min(seekWorth, len(s.Prompt())/2)
 	}
 	a := m.router.Route(ask)
 	if a.Route == nil { // blame yields to need, reachability does not

@@ -26,9 +26,9 @@ type Timing struct {
 	// LateJudge is how late this node's own timer may be before it doubts itself
 	// and not the others. Default 50 ms.
 	LateJudge time.Duration
-	// Find is how long a new session waits to learn which stages have a part of its
+	// Seek is how long a new session waits to learn which stages have a part of its
 	// prompt. Default 100 ms; most answers come within a round trip.
-	Find time.Duration
+	Seek time.Duration
 	// Renew is the interval of lease renewals. Default 3 s.
 	Renew time.Duration
 	// Resume is how long a session can be resumed after its client is gone, or after its
@@ -60,7 +60,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.IdlePing, time.Second)
 	set(&t.Silence, 400*time.Millisecond)
 	set(&t.LateJudge, 50*time.Millisecond)
-	set(&t.Find, 100*time.Millisecond)
+	set(&t.Seek, 100*time.Millisecond)
 	set(&t.Renew, 3*time.Second)
 	set(&t.Resume, time.Minute)
 	set(&t.Log, 50*time.Millisecond)
@@ -78,18 +78,18 @@ const followLease = 10 * time.Second
 // maxPushed is how many messages of tokens a follower gets before it must ask for more.
 const (
 	maxPushed = 16
-	// findTokens is how long a prompt must be to ask who has a part of it: shorter ones are
+	// seekTokens is how long a prompt must be to ask who has a part of it: shorter ones are
 	// computed as fast.
-	findTokens = 16
+	seekTokens = 16
 )
 
-// maxFind is how many nodes are asked, the least loaded first. What others have is found
+// maxSeek is how many nodes are asked, the least loaded first. What others have is found
 // only where they are chosen by chance.
-const maxFind = 256
+const maxSeek = 256
 
-// findWorth is how many positions of a prompt, or half of it, make a route better than
+// seekWorth is how many positions of a prompt, or half of it, make a route better than
 // one that is less loaded. Templates let all prompts begin alike.
-const findWorth = 32
+const seekWorth = 32
 
 // Limits bounds what a node holds. Zero fields take the default.
 type Limits struct {

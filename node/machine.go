@@ -72,7 +72,7 @@ type Machine struct {
 	logAt    kevlard.Instant // when the witnesses of those are told
 	bids     map[kevlard.SessionID]*bid
 	keeps    map[uint64]kevlard.StageKey    // pieces of this node's own on their way to the block memory
-	finds    map[kevlard.SessionID]*finding // who has a part of the prompts of sessions owned here
+	seekings map[kevlard.SessionID]*seeking // who has a part of the prompts of sessions owned here
 	router   scheduler.Router
 	late     time.Duration // by which this node's timer fired, until due has acted on it
 }
@@ -86,7 +86,7 @@ func New(cfg Config) *Machine {
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
-		keeps: map[uint64]kevlard.StageKey{}, finds: map[kevlard.SessionID]*finding{},
+		keeps: map[uint64]kevlard.StageKey{}, seekings: map[kevlard.SessionID]*seeking{},
 	}
 	m.records = witness.NewStore(m.life(), cfg.Limits.Witness)
 	for _, a := range cfg.Stages {
@@ -264,7 +264,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 		delete(m.sessions, id)
 		delete(m.waiting, id)
 		delete(m.unlogged, id)
-		delete(m.finds, id)
+		delete(m.seekings, id)
 		m.timers.set(id, kevlard.Never)
 		return m.rest(now, s, out)
 	}

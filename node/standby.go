@@ -43,7 +43,7 @@ func (m *Machine) standby(now kevlard.Instant, s *session.Machine, r kevlard.Rou
 }
 
 // sources names, for each hop of a new route, who has a copy that the hop may lack.
-func (m *Machine) sources(s *session.Machine, f *finding, r kevlard.Route, class string) []session.Source {
+func (m *Machine) sources(s *session.Machine, f *seeking, r kevlard.Route, class string) []session.Source {
 	out := make([]session.Source, len(r))
 	for i, h := range r {
 		out[i] = s.BestCopy(h.Layers, func(n kevlard.NodeID) bool { return n != h.Node && m.usable(n) })

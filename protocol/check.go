@@ -149,11 +149,11 @@ func (m Fetch) check() error {
 		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxTokens), checkRange("from", m.From, 0, len(m.Tokens)))
 }
 
-func (m Find) check() error {
-	return errors.Join(checkID("session", m.Session), checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxFindTokens))
+func (m Seek) check() error {
+	return errors.Join(checkID("session", m.Session), checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkRange("tokens", len(m.Tokens), 1, MaxSeekTokens))
 }
 
-func (m Found) check() error {
+func (m Sought) check() error {
 	err := errors.Join(checkID("session", m.Session), checkRange("load", m.Load, 0, math.MaxInt32), checkRange("stages", len(m.Stages), 0, MaxHops))
 	for _, h := range m.Stages {
 		err = errors.Join(err, checkRange("lo", h.Layers.Lo, 0, math.MaxInt32), checkRange("hi", h.Layers.Hi, h.Layers.Lo+1, math.MaxInt32),

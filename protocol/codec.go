@@ -118,10 +118,10 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Promise](c, body)
 	case kindForget:
 		return decode[Forget](c, body)
-	case kindFind:
-		return decode[Find](c, body)
-	case kindFound:
-		return decode[Found](c, body)
+	case kindSeek:
+		return decode[Seek](c, body)
+	case kindSought:
+		return decode[Sought](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

@@ -27,9 +27,9 @@ const (
 	MaxRowsTokens = 1024
 	// MaxRowsHeader is the most the header of a piece of KV takes, in bytes.
 	MaxRowsHeader = 32 << 10
-	// MaxFindTokens is how many leading tokens of a prompt a Find carries; how a longer
+	// MaxSeekTokens is how many leading tokens of a prompt a Seek carries; how a longer
 	// one goes on does not help to choose its route.
-	MaxFindTokens = 8192
+	MaxSeekTokens = 8192
 	// MaxID is the longest session, node or boot id in bytes.
 	MaxID = 128
 	// MaxFollowed is the most tokens of one Followed, and maxFollowedText the most bytes

@@ -68,8 +68,8 @@ const (
 
 // Who has KV of a prompt.
 const (
-	kindFind  kind = 64
-	kindFound kind = 65
+	kindSeek   kind = 64
+	kindSought kind = 65
 )
 
 // Prepare asks a stage to fence all older terms of a session, to reserve room
@@ -278,17 +278,17 @@ type Fetched struct {
 	Detail  string            `cbor:"6,keyasint,omitempty"`
 }
 
-// Find asks a node how much of a prompt's KV its stages of a model have, before a route
+// Seek asks a node how much of a prompt's KV its stages of a model have, before a route
 // is chosen.
-type Find struct {
+type Seek struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Model   kevlard.Digest    `cbor:"2,keyasint"`
 	Salt    string            `cbor:"3,keyasint,omitempty"`
 	Tokens  []kevlard.Token   `cbor:"4,keyasint"` // the leading ones
 }
 
-// Found answers Find. Prepare has the last word.
-type Found struct {
+// Sought answers Seek. Prepare has the last word.
+type Sought struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Stages  []Holding         `cbor:"2,keyasint,omitempty"` // those that have anything
 	Load    int               `cbor:"3,keyasint"`           // sessions held by the sender's stages, as in Ping
@@ -301,8 +301,8 @@ type Holding struct {
 	Positions int            `cbor:"3,keyasint"`
 }
 
-func (Find) kind() kind  { return kindFind }
-func (Found) kind() kind { return kindFound }
+func (Seek) kind() kind   { return kindSeek }
+func (Sought) kind() kind { return kindSought }
 
 func (Fetch) kind() kind   { return kindFetch }
 func (Fetched) kind() kind { return kindFetched }

@@ -125,7 +125,7 @@ func unsalted(ev node.Event) node.Event {
 	case protocol.Fetch:
 		m.Salt = ""
 		r.Message = m
-	case protocol.Find:
+	case protocol.Seek:
 		m.Salt = ""
 		r.Message = m
 	}

@@ -28,7 +28,7 @@ func twoPipelines(t *testing.T) *rig {
 // tell answers what a session asked: who has so many positions.
 func (r *rig) tell(id kevlard.SessionID, have map[kevlard.NodeID]int) {
 	r.Helper()
-	asked := sent[protocol.Find](r.out)
+	asked := sent[protocol.Seek](r.out)
 	load := map[kevlard.NodeID]int{}
 	for n, p := range r.m.peers {
 		load[n] = p.load
@@ -40,7 +40,7 @@ func (r *rig) tell(id kevlard.SessionID, have map[kevlard.NodeID]int) {
 		if len(asked[n.ID]) == 0 {
 			continue
 		}
-		a := protocol.Found{Session: id, Load: load[n.ID]}
+		a := protocol.Sought{Session: id, Load: load[n.ID]}
 		if have[n.ID] > 0 {
 			a.Stages = []protocol.Holding{{Layers: n.Stages[0].Key.Layers, Class: "c", Positions: have[n.ID]}}
 		}
@@ -97,7 +97,7 @@ func TestSilentNodesAreNotWaitedFor(t *testing.T) {
 	r := twoPipelines(t)
 	r.submit("s", prompt()...)
 	for _, n := range []kevlard.NodeID{"n3", "n4"} {
-		r.say(n, protocol.Found{Session: "s", Stages: []protocol.Holding{{Layers: r.node(n).Stages[0].Key.Layers, Class: "c", Positions: 90}}})
+		r.say(n, protocol.Sought{Session: "s", Stages: []protocol.Holding{{Layers: r.node(n).Stages[0].Key.Layers, Class: "c", Positions: 90}}})
 	}
 	if to, _ := prepares(r.out, "s"); len(to) > 0 {
 		t.Fatalf("prepared %v before all have answered", to)
@@ -108,7 +108,7 @@ func TestSilentNodesAreNotWaitedFor(t *testing.T) {
 	if took := r.m.sessions["s"].Deadline().Sub(began); took > 2*time.Second {
 		t.Errorf("the deadline of the prepares is %v after the question", took)
 	}
-	r.say("n1", protocol.Found{Session: "s"}) // too late for anything
+	r.say("n1", protocol.Sought{Session: "s"}) // too late for anything
 	if to, _ := prepares(r.out, "s"); len(to) > 0 {
 		t.Errorf("a late answer makes it prepare %v", to)
 	}
@@ -136,7 +136,7 @@ func TestDrainingHolderOnce(t *testing.T) {
 	r.node("n3").State = topology.Draining
 	r.see()
 	r.submit("s", prompt()...)
-	if asked := sent[protocol.Find](r.out); len(asked["n3"]) > 0 {
+	if asked := sent[protocol.Seek](r.out); len(asked["n3"]) > 0 {
 		t.Error("a draining node was asked")
 	}
 	r.tell("s", have)
@@ -167,7 +167,7 @@ func TestOverloadedHolderIsCopiedFrom(t *testing.T) {
 func TestTenantsAreAskedApart(t *testing.T) {
 	r := twoPipelines(t)
 	r.step(Submit{Session: "s", Request: Request{Model: model.ID, Prompt: prompt(), MaxTokens: 5, Salt: "key:a"}})
-	if f := sent[protocol.Find](r.out)["n1"]; len(f) != 1 || f[0].Salt != "key:a" || !slices.Equal(f[0].Tokens, prompt()) {
+	if f := sent[protocol.Seek](r.out)["n1"]; len(f) != 1 || f[0].Salt != "key:a" || !slices.Equal(f[0].Tokens, prompt()) {
 		t.Errorf("asked %+v", f)
 	}
 }
@@ -175,12 +175,12 @@ func TestTenantsAreAskedApart(t *testing.T) {
 // TestSaysWhatItHolds answers for a session that is prepared here.
 func TestSaysWhatItHolds(t *testing.T) {
 	r := newRig(t, []kevlard.Layers{{Lo: 0, Hi: 2}}, "n1")
-	r.say("n1", protocol.Find{Session: "x", Model: kevlard.Digest{9}, Tokens: prompt()})
-	if a := sent[protocol.Found](r.out)["n1"]; len(a) != 1 || a[0].Session != "x" || len(a[0].Stages) != 0 {
+	r.say("n1", protocol.Seek{Session: "x", Model: kevlard.Digest{9}, Tokens: prompt()})
+	if a := sent[protocol.Sought](r.out)["n1"]; len(a) != 1 || a[0].Session != "x" || len(a[0].Stages) != 0 {
 		t.Errorf("another model: %+v", a)
 	}
-	r.say("n1", protocol.Find{Session: "x", Model: model.ID, Tokens: prompt()})
-	if a := sent[protocol.Found](r.out)["n1"]; len(a) != 1 || len(a[0].Stages) != 0 {
+	r.say("n1", protocol.Seek{Session: "x", Model: model.ID, Tokens: prompt()})
+	if a := sent[protocol.Sought](r.out)["n1"]; len(a) != 1 || len(a[0].Stages) != 0 {
 		t.Errorf("nothing is here: %+v", a)
 	}
 }
@@ -190,10 +190,10 @@ func TestFindingsGoWithTheSession(t *testing.T) {
 	r := twoPipelines(t)
 	r.submit("s", prompt()...)
 	r.step(Cancel{Session: "s"})
-	if len(r.m.finds) != 0 {
-		t.Errorf("%d findings of sessions that are over", len(r.m.finds))
+	if len(r.m.seekings) != 0 {
+		t.Errorf("%d findings of sessions that are over", len(r.m.seekings))
 	}
-	r.say("n1", protocol.Found{Session: "s"})
+	r.say("n1", protocol.Sought{Session: "s"})
 	if len(r.out) != 0 {
 		t.Errorf("an answer for a session that is over does %+v", r.out)
 	}

@@ -14,8 +14,8 @@ import (
 // next turn comes at once. So the owner asks all nodes that have a stage, which takes one
 // round trip, and only when there is a choice.
 
-// finding is what one session was told.
-type finding struct {
+// seeking is what one session was told.
+type seeking struct {
 	until kevlard.Instant
 	left  map[kevlard.NodeID]bool // who has not answered
 	held  map[holder]protocol.Holding
@@ -28,12 +28,12 @@ type holder struct {
 }
 
 // positions returns how many leading positions a stage has.
-func (f *finding) positions(n kevlard.NodeID, l kevlard.Layers) int {
+func (f *seeking) positions(n kevlard.NodeID, l kevlard.Layers) int {
 	return f.held[holder{n, l}].Positions
 }
 
 // source returns who has most of what a hop lacks; the zero value if nobody has more.
-func (f *finding) source(h kevlard.Hop, class string, usable func(kevlard.NodeID) bool) session.Source {
+func (f *seeking) source(h kevlard.Hop, class string, usable func(kevlard.NodeID) bool) session.Source {
 	best := session.Source{Mark: f.positions(h.Node, h.Layers)}
 	for at, held := range f.held {
 		if at.layers != h.Layers || at.node == h.Node || held.Class != class || !usable(at.node) {
@@ -49,16 +49,16 @@ func (f *finding) source(h kevlard.Hop, class string, usable func(kevlard.NodeID
 	return best
 }
 
-// find asks who has a part of a new session's prompt, unless it was asked. With wait the
+// seek asks who has a part of a new session's prompt, unless it was asked. With wait the
 // session has to wait for the answers.
-func (m *Machine) find(now kevlard.Instant, s *session.Machine, out []session.Effect) (f *finding, wait bool, _ []session.Effect) {
-	f = m.finds[s.ID()]
+func (m *Machine) seek(now kevlard.Instant, s *session.Machine, out []session.Effect) (f *seeking, wait bool, _ []session.Effect) {
+	f = m.seekings[s.ID()]
 	if f == nil {
-		if len(s.Previous()) > 0 || len(s.Prompt()) < findTokens {
+		if len(s.Previous()) > 0 || len(s.Prompt()) < seekTokens {
 			return nil, false, out
 		}
 		f, out = m.ask(now, s, out)
-		m.finds[s.ID()] = f
+		m.seekings[s.ID()] = f
 	}
 	if len(f.left) == 0 || now >= f.until {
 		return f, false, out
@@ -67,9 +67,9 @@ func (m *Machine) find(now kevlard.Instant, s *session.Machine, out []session.Ef
 	return f, true, out
 }
 
-// ask sends a Find to the nodes that a session could run through.
-func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Effect) (*finding, []session.Effect) {
-	f := &finding{until: now.Add(m.cfg.Timing.Find), left: map[kevlard.NodeID]bool{}, held: map[holder]protocol.Holding{}}
+// ask sends a Seek to the nodes that a session could run through.
+func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Effect) (*seeking, []session.Effect) {
+	f := &seeking{until: now.Add(m.cfg.Timing.Seek), left: map[kevlard.NodeID]bool{}, held: map[holder]protocol.Holding{}}
 	var nodes []kevlard.NodeID
 	choice, last := false, -1
 	for _, c := range m.candidates(s.Model()) {
@@ -84,12 +84,12 @@ func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Eff
 	}
 	slices.Sort(nodes)
 	nodes = slices.Compact(nodes)
-	if len(nodes) > maxFind {
+	if len(nodes) > maxSeek {
 		slices.SortStableFunc(nodes, func(a, b kevlard.NodeID) int { return cmp.Compare(m.load(a), m.load(b)) })
-		nodes = nodes[:maxFind]
+		nodes = nodes[:maxSeek]
 	}
 	tokens := s.Prompt()
-	ask := protocol.Find{Session: s.ID(), Model: s.Model(), Salt: s.Salt(), Tokens: tokens[:min(len(tokens), protocol.MaxFindTokens)]}
+	ask := protocol.Seek{Session: s.ID(), Model: s.Model(), Salt: s.Salt(), Tokens: tokens[:min(len(tokens), protocol.MaxSeekTokens)]}
 	for _, n := range nodes {
 		if n == m.cfg.Self {
 			f.take(n, m.holdings(ask))
@@ -101,16 +101,16 @@ func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Eff
 	return f, out
 }
 
-func (f *finding) take(from kevlard.NodeID, a protocol.Found) {
+func (f *seeking) take(from kevlard.NodeID, a protocol.Sought) {
 	delete(f.left, from)
 	for _, h := range a.Stages {
 		f.held[holder{from, h.Layers}] = h
 	}
 }
 
-// found takes an answer; the last one ends the session's waiting.
-func (m *Machine) found(now kevlard.Instant, from kevlard.NodeID, a protocol.Found, out []Effect) []Effect {
-	f := m.finds[a.Session]
+// sought takes an answer; the last one ends the session's waiting.
+func (m *Machine) sought(now kevlard.Instant, from kevlard.NodeID, a protocol.Sought, out []Effect) []Effect {
+	f := m.seekings[a.Session]
 	if f == nil || !f.left[from] {
 		return out
 	}
@@ -129,8 +129,8 @@ func (m *Machine) found(now kevlard.Instant, from kevlard.NodeID, a protocol.Fou
 
 // holdings says what the stages here have of a prompt. The last position is always
 // computed.
-func (m *Machine) holdings(f protocol.Find) protocol.Found {
-	a := protocol.Found{Session: f.Session, Load: m.held()}
+func (m *Machine) holdings(f protocol.Seek) protocol.Sought {
+	a := protocol.Sought{Session: f.Session, Load: m.held()}
 	for _, s := range m.stages {
 		if s.Key().Model != f.Model {
 			continue

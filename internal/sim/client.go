@@ -30,6 +30,7 @@ type client struct {
 	atLife    uint64 // of the node that it is connected to
 	replayed  int    // tokens that it got since it came back
 	tries     int    // to come back, that failed
+	far       bool   // it was connected to another node than the owner
 	done      bool
 	ended     string // reason, or "lost" with the owner
 	err       *kevlard.Failure

@@ -43,7 +43,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 			s.Renew(now, ev.From, msg.Sessions)
 		}
 		m.copies.Renew(now, ev.From, msg.Sessions)
-		return m.renewed(now, protocol.Life{Node: ev.From, Boot: ev.Boot}, msg, out)
+		return out
 	case protocol.Replicate:
 		for i, s := range m.stages {
 			if s.Key().Layers.Lo == msg.Lo {
@@ -102,7 +102,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		})
 	case protocol.Refused:
 		return m.refused(now, ev.From, msg, out)
-	case protocol.Record, protocol.Log, protocol.Logged, protocol.Locate, protocol.Located, protocol.Vote, protocol.Promise, protocol.Forget:
+	case protocol.Record, protocol.Log, protocol.Logged, protocol.Locate, protocol.Located, protocol.Vote, protocol.Promise, protocol.Forget, protocol.Keep:
 		return m.aboutOwner(now, protocol.Life{Node: ev.From, Boot: ev.Boot}, msg, out)
 	default:
 		panic(fmt.Sprintf("node: message of unknown type %T", msg))

@@ -172,7 +172,7 @@ func (m *Machine) links(now kevlard.Instant, out []Effect) []Effect {
 		out = m.pings(now, out)
 	}
 	if now >= m.renewAt {
-		out = m.findWitnesses(now, m.hurryStandbys(now, m.keepFollowing(now, m.renew(out))))
+		out = m.findWitnesses(now, m.hurryStandbys(now, m.keepFollowing(now, m.keepRecords(m.renew(out)))))
 		m.renewAt = now.Add(m.cfg.Timing.Renew)
 	}
 	return out
@@ -321,13 +321,6 @@ func (m *Machine) held() int {
 // renew keeps the leases of all owned sessions at their stages.
 func (m *Machine) renew(out []Effect) []Effect {
 	at := map[kevlard.NodeID][]kevlard.SessionID{}
-	for _, s := range m.resting.all() {
-		if s.State() == session.Paused {
-			for _, l := range s.Witnesses() {
-				at[l.Node] = append(at[l.Node], s.ID())
-			}
-		}
-	}
 	for _, id := range m.sortedSessions() {
 		seen := map[kevlard.NodeID]bool{"": true}
 		tell := func(n kevlard.NodeID) {
@@ -341,9 +334,6 @@ func (m *Machine) renew(out []Effect) []Effect {
 		}
 		for _, n := range m.sessions[id].Standbys() {
 			tell(n)
-		}
-		for _, l := range m.sessions[id].Witnesses() {
-			tell(l.Node)
 		}
 	}
 	for _, n := range slices.Sorted(maps.Keys(at)) {

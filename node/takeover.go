@@ -97,12 +97,13 @@ func (m *Machine) bidRound(now kevlard.Instant, id kevlard.SessionID, b *bid, ou
 	b.rounds++
 	r := witness.NewRound(b.highest, b.known.At, b.known.Witnesses)
 	b.round, b.answers, b.owner, b.at = &r, map[kevlard.NodeID]struct{}{}, false, now.Add(m.cfg.Timing.Round)
-	return m.askVotes(id, b, out)
+	return m.askVotes(id, b, nil, out)
 }
 
-func (m *Machine) askVotes(id kevlard.SessionID, b *bid, out []Effect) []Effect {
+// askVotes asks the witnesses of the newest list that were not asked before.
+func (m *Machine) askVotes(id kevlard.SessionID, b *bid, before []protocol.Life, out []Effect) []Effect {
 	for _, l := range b.round.Ask() {
-		if m.connected(l.Node) {
+		if m.connected(l.Node) && !slices.Contains(before, l) {
 			out = append(out, Send{l.Node, protocol.Vote{Session: id, Epoch: b.round.Epoch}})
 		}
 	}
@@ -115,17 +116,15 @@ func (m *Machine) promised(now kevlard.Instant, from protocol.Life, p protocol.P
 	if b == nil || b.round == nil || p.Epoch != b.round.Epoch {
 		return out
 	}
-	before := len(b.round.Ask())
+	before := b.round.Ask()
 	won := b.round.Promised(from, p)
 	b.highest = max(b.highest, b.round.Highest)
 	b.owner = b.owner || p.Refusal == protocol.WitnessOwner
 	b.answers[from.Node] = struct{}{}
-	switch {
-	case won:
+	if won {
 		return m.won(now, p.Session, b.round.Won(m.life()), b.round.Before(), out)
-	case len(b.round.Ask()) >= before: // a newer list of witnesses came with it
-		out = m.askVotes(p.Session, b, out)
 	}
+	out = m.askVotes(p.Session, b, before, out) // a newer list of witnesses may have come with it
 	for _, l := range b.round.Ask() {
 		if _, ok := b.answers[l.Node]; !ok && m.connected(l.Node) {
 			return out

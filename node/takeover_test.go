@@ -237,3 +237,45 @@ func TestTakeOverIsRefused(t *testing.T) {
 		t.Errorf("taken over %+v, want the owner", got)
 	}
 }
+
+// TestBestEffort: where another owner could go on with other tokens, none is shown before
+// two of three witnesses have it.
+func TestBestEffort(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.node("n1").Stages[0].Class = kevlard.BestEffort + "c"
+	r.see()
+	r.begin("s")
+	r.accept()
+	r.say("n2", logged("s", 1, 0))
+	r.say("n3", logged("s", 1, 0))
+	r.token("s", 2, 7)
+	if e := effectsOf[Emit](r.out); len(e) != 0 {
+		t.Fatalf("emitted %v before a witness has it", e)
+	}
+	if l := sent[protocol.Log](r.out); len(l) != 3 {
+		t.Fatalf("logs to %v, want all at once", l)
+	}
+	r.token("s", 3, 8)
+	if l := sent[protocol.Log](r.out); len(l) != 0 {
+		t.Fatalf("logs to %v while one is under way", l)
+	}
+	r.say("n2", logged("s", 1, 1))
+	if e := effectsOf[Emit](r.out); len(e) != 0 {
+		t.Fatalf("emitted %v when one witness has it", e)
+	}
+	r.say("n3", logged("s", 1, 1))
+	if e := effectsOf[Emit](r.out); len(e) != 1 || e[0].Token != 7 {
+		t.Fatalf("emitted %v when two have one token", e)
+	}
+	for _, tok := range []kevlard.Token{9, 1, 2} {
+		r.token("s", map[kevlard.Token]int{9: 4, 1: 5, 2: 6}[tok], tok)
+	}
+	if f := effectsOf[Finish](r.out); len(f) != 0 {
+		t.Fatalf("ended with %v before all is shown", f)
+	}
+	r.say("n2", logged("s", 1, 5))
+	r.say("n3", logged("s", 1, 5))
+	if e, f := effectsOf[Emit](r.out), effectsOf[Finish](r.out); len(e) != 4 || len(f) != 1 || f[0].Reason != "length" {
+		t.Errorf("emitted %v, finish %v", e, f)
+	}
+}

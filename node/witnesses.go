@@ -158,6 +158,11 @@ func (m *Machine) aboutOwner(now kevlard.Instant, from protocol.Life, msg protoc
 	case protocol.Forget:
 		m.records.Forget(now, from, msg)
 		return out
+	case protocol.Keep:
+		if lost := m.records.Renew(now, from, msg.Sessions); len(lost) > 0 {
+			return reply(protocol.Logged{Entries: lost})
+		}
+		return out
 	case protocol.Logged:
 		for _, e := range msg.Entries {
 			out = m.logged(now, from, e, out)
@@ -205,10 +210,26 @@ func (m *Machine) logged(now kevlard.Instant, from protocol.Life, e protocol.Log
 	return out
 }
 
-// renewed keeps the records of an owner, and tells it which sessions it owns no more.
-func (m *Machine) renewed(now kevlard.Instant, from protocol.Life, r protocol.Renew, out []Effect) []Effect {
-	if lost := m.records.Renew(now, from, r.Sessions); len(lost) > 0 {
-		return append(out, Send{from.Node, protocol.Logged{Entries: lost}})
+// keepRecords tells the witnesses of all sessions that their owner lives.
+func (m *Machine) keepRecords(out []Effect) []Effect {
+	at := map[kevlard.NodeID][]kevlard.SessionID{}
+	keep := func(s *session.Machine) {
+		for _, l := range s.Witnesses() {
+			at[l.Node] = append(at[l.Node], s.ID())
+		}
+	}
+	for _, id := range m.sortedSessions() {
+		keep(m.sessions[id])
+	}
+	for _, s := range m.resting.all() {
+		if s.State() == session.Paused {
+			keep(s)
+		}
+	}
+	for _, n := range slices.Sorted(maps.Keys(at)) {
+		for ids := range slices.Chunk(at[n], protocol.MaxRenew) {
+			out = append(out, Send{n, protocol.Keep{Sessions: ids}})
+		}
 	}
 	return out
 }

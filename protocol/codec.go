@@ -122,6 +122,8 @@ func (c *Codec) DecodeMessage(b []byte) (Message, error) {
 		return decode[Seek](c, body)
 	case kindSought:
 		return decode[Sought](c, body)
+	case kindKeep:
+		return decode[Keep](c, body)
 	default:
 		return nil, fmt.Errorf("control message of unknown kind %d: %w", k, ErrFormat)
 	}

@@ -359,6 +359,7 @@ func FuzzDecodeMessage(f *testing.F) {
 		Vote{Session: "s", Epoch: 2},
 		Promise{Session: "s", Epoch: 2, Record: new(record())},
 		Forget{Session: "s", Epoch: 2, Ended: true},
+		Keep{Sessions: []kevlard.SessionID{"s"}},
 	} {
 		b, err := c.EncodeMessage(m)
 		if err != nil {

@@ -64,6 +64,7 @@ const (
 	kindVote
 	kindPromise
 	kindForget
+	kindKeep
 )
 
 // Who has KV of a prompt.

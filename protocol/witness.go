@@ -132,6 +132,11 @@ type Forget struct {
 	Ended   bool              `cbor:"3,keyasint,omitempty"` // it has ended, but its client may come back for a while
 }
 
+// Keep tells a witness that the owner of these sessions lives.
+type Keep struct {
+	Sessions []kevlard.SessionID `cbor:"1,keyasint"`
+}
+
 func (Record) kind() kind  { return kindRecord }
 func (Log) kind() kind     { return kindLog }
 func (Logged) kind() kind  { return kindLogged }
@@ -140,6 +145,7 @@ func (Located) kind() kind { return kindLocated }
 func (Vote) kind() kind    { return kindVote }
 func (Promise) kind() kind { return kindPromise }
 func (Forget) kind() kind  { return kindForget }
+func (Keep) kind() kind    { return kindKeep }
 
 func checkEpoch(id kevlard.SessionID, epoch uint64) error {
 	err := checkID("session", id)
@@ -226,6 +232,8 @@ func (m Promise) check() error {
 	}
 	return err
 }
+
+func (m Keep) check() error { return Renew(m).check() }
 
 func (m Forget) check() error { return checkEpoch(m.Session, m.Epoch) }
 

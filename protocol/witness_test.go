@@ -38,7 +38,7 @@ func drawWitness(t *rapid.T) Message {
 		r.Logprobs = append(r.Logprobs, *drawLogprobs(t))
 	}
 	r.Envelope = rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "envelope")
-	switch kind(rapid.IntRange(int(kindRecord), int(kindForget)).Draw(t, "kind")) {
+	switch kind(rapid.IntRange(int(kindRecord), int(kindKeep)).Draw(t, "kind")) {
 	case kindRecord:
 		return r
 	case kindLog:
@@ -56,6 +56,8 @@ func drawWitness(t *rapid.T) Message {
 			return Promise{Session: id, Epoch: epoch, Refusal: WitnessOwner}
 		}
 		return Promise{Session: id, Epoch: epoch, Record: &r}
+	case kindKeep:
+		return Keep{[]kevlard.SessionID{id, "x"}}
 	default:
 		return Forget{id, epoch, rapid.Bool().Draw(t, "ended")}
 	}
@@ -92,6 +94,7 @@ func TestWitnessMessagesThatAreRefused(t *testing.T) {
 		{"more logprobs than tokens", "logprobs", func(r Record) Message { r.Logprobs = make([]kevlard.Logprobs, 3); return r }},
 		{"a large envelope", "envelope", func(r Record) Message { r.Envelope = make([]byte, MaxEnvelope+1); return r }},
 		{"a temperature of -1", "temperature", func(r Record) Message { r.Sampling.Temperature = -1; return r }},
+		{"keeping nothing", "sessions", func(Record) Message { return Keep{} }},
 		{"an empty log", "entries", func(Record) Message { return Log{} }},
 		{"a log without tokens", "tokens", func(Record) Message { return Log{[]LogEntry{{Session: "s", Epoch: 1}}} }},
 		{"a log with fewer logprobs", "logprobs", func(Record) Message {

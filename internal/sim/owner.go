@@ -127,6 +127,10 @@ func (w *world) reconnect(c *client) {
 		h := at[w.ownRNG.IntN(len(at))]
 		w.say(h.id, "return", "%s, try %d", c.id, c.tries)
 		h.deliver(h.life, node.TakeOver{Session: c.id, Number: c.number})
+		if w.ownRNG.IntN(3) == 0 { // and through a second connection that it gives up
+			o := at[w.ownRNG.IntN(len(at))]
+			o.deliver(o.life, node.TakeOver{Session: c.id})
+		}
 	}
 	number := c.number
 	w.after(6*time.Second, func() { // no answer: it froze or died
@@ -263,4 +267,47 @@ func (j *judge) replayedAnew(c *client, e node.Replay) {
 		}
 	}
 	c.got = max(c.got, c.had)
+}
+
+// promisedTwice turns a refusal for an epoch that was promised to another into the promise
+// that was made.
+func (w *world) promisedTwice(ev node.Event) node.Event {
+	r, ok := ev.(node.Received)
+	if !ok {
+		return ev
+	}
+	p, ok := r.Message.(protocol.Promise)
+	if !ok {
+		return ev
+	}
+	if w.promises == nil {
+		w.promises = map[kevlard.SessionID]*protocol.Record{}
+	}
+	if p.Record != nil {
+		w.promises[p.Session] = p.Record
+	} else if was := w.promises[p.Session]; was != nil && p.Newer == p.Epoch {
+		p.Refusal, p.Newer, p.Record = "", 0, was
+		r.Message = p
+	}
+	return r
+}
+
+// deafOwner takes the news of newer epochs out of what an owner hears.
+func deafOwner(ev node.Event) node.Event {
+	r, ok := ev.(node.Received)
+	if !ok {
+		return ev
+	}
+	switch m := r.Message.(type) {
+	case protocol.Logged:
+		m.Entries = slices.Clone(m.Entries)
+		for i := range m.Entries {
+			m.Entries[i].Newer = 0
+		}
+		r.Message = m
+	case protocol.Prepared:
+		m.Epoch = 0
+		r.Message = m
+	}
+	return r
 }

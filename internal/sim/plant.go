@@ -23,6 +23,8 @@ const (
 	RowsShifted          // rows are read one cell before their own
 	MatchPosition        // a copy is found by its positions, whatever their tokens are
 	Unsalted             // KV is named by its tokens alone, whoever's it is
+	PromisedTwice        // witnesses promise one epoch to several candidates
+	DeafOwner            // an owner does not listen to who tells it of a newer epoch
 	UnpinEarly           // the places of a load are given up while it still reads
 )
 
@@ -45,6 +47,10 @@ func (w *world) plantIn(h *host, ev node.Event) node.Event {
 		return startUnchecked(ev)
 	case OldSteps:
 		return w.oldSteps(h, ev)
+	case PromisedTwice:
+		return w.promisedTwice(ev)
+	case DeafOwner:
+		return deafOwner(ev)
 	case MatchPosition:
 		return w.matchPosition(ev)
 	case Unsalted:

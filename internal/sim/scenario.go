@@ -161,6 +161,17 @@ func Storm(seed uint64) Scenario {
 	return s
 }
 
+// Widows draws a scenario whose owners are lost, and whose clients come back at once
+// wherever they can.
+func Widows(seed uint64) Scenario {
+	s := FromSeed(seed)
+	s.Gentle, s.SafeOwners, s.Poison, s.Limits, s.Wire = false, false, 0, node.Limits{}, seed%4 == 0
+	s.Copies, s.Cells, s.Sessions, s.MaxTokens, s.Faults = 2+int(seed%2), 1<<14, 10, 150, 10
+	s.Horizon, s.Roam, s.Standbys = 3*time.Second, true, 1
+	s.Kinds = []Kind{Kill, Freeze, Isolate, Block}
+	return s
+}
+
 // Pressure draws a scenario of many copies in little memory, some of it rotten:
 // places are given up and used again all the time.
 func Pressure(seed uint64) Scenario {

@@ -17,6 +17,7 @@ var (
 	seeds = flag.Int("seeds", 200, "how many seeds TestSeeds plays")
 	first = flag.Uint64("first", 1, "the first of them")
 	seed  = flag.Uint64("seed", 0, "play only this seed")
+	widow = flag.Bool("widow", false, "play -seed as one of lost owners")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
 	show  = flag.Bool("show", false, "print the trace of -seed")
 	most  = flag.Int("failures", 50, "how many failing seeds are listed before a run ends")
@@ -32,6 +33,9 @@ func TestSeeds(t *testing.T) {
 		sc := sim.FromSeed(*seed)
 		if *storm {
 			sc = sim.Storm(*seed)
+		}
+		if *widow {
+			sc = sim.Widows(*seed)
 		}
 		t.Logf("%+v", sc)
 		r := sim.Run(sc, o)
@@ -61,6 +65,18 @@ func TestStorms(t *testing.T) {
 		t.Skip("-seed plays one seed of TestSeeds")
 	}
 	t.Logf("%+v", play(t, " -storm", *first, max(25, *seeds/20), sim.Storm))
+}
+
+// TestWidows plays seeds of owners that are lost.
+func TestWidows(t *testing.T) {
+	if *seed != 0 {
+		t.Skip("-seed plays one seed of TestSeeds")
+	}
+	total := play(t, " -widow", *first, max(50, *seeds/10), sim.Widows)
+	t.Logf("%+v", total)
+	if total.TakenOver == 0 || 4*total.Lost > total.Finished {
+		t.Errorf("%d sessions were taken over, %d lost", total.TakenOver, total.Lost)
+	}
 }
 
 // play runs n seeds on two threads and adds up what they did. It goes on after a seed
@@ -208,6 +224,8 @@ func TestPlanted(t *testing.T) {
 		{"reads rows one cell before their own", sim.RowsShifted, sim.FromSeed},
 		{"finds copies by position", sim.MatchPosition, sim.FromSeed},
 		{"names KV without its tenant", sim.Unsalted, sim.FromSeed},
+		{"promises an epoch twice", sim.PromisedTwice, sim.Widows},
+		{"an owner does not hear that it is superseded", sim.DeafOwner, sim.Widows},
 		{"gives up the places of a load too early", sim.UnpinEarly, sim.Pressure},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -28,7 +28,9 @@ type world struct {
 	// ownRNG draws when clients come back, and where.
 	ownRNG *rand.Rand
 	kills  int
-	codec  *protocol.Codec // nil: messages are handed over as they are
+	// promises are those that a planted bug makes again.
+	promises map[kevlard.SessionID]*protocol.Record
+	codec    *protocol.Codec // nil: messages are handed over as they are
 
 	model topology.Model
 	hosts []*host // sorted by name

@@ -88,7 +88,11 @@ func New(cfg Config) *Machine {
 		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 		keeps: map[uint64]kevlard.StageKey{}, seekings: map[kevlard.SessionID]*seeking{},
 	}
-	m.records = witness.NewStore(m.life(), cfg.Limits.Witness)
+	if w := &m.cfg.Limits.Witness; w.Lease == 0 && w.Ended == 0 { // as long as clients may take to come back
+		w.Ended = max(cfg.Timing.Resume, time.Second)
+		w.Lease = w.Ended + 30*time.Second
+	}
+	m.records = witness.NewStore(m.life(), m.cfg.Limits.Witness)
 	for _, a := range cfg.Stages {
 		m.stages = append(m.stages, stage.New(stage.Config{
 			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
@@ -246,7 +250,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	}
 	fenced, fence := s.Fenced(), s.Fence()
 	effects := f(s, nil)
-	if s.WantsWitnesses() {
+	if s.WantsWitnesses() && m.cfg.Timing.Resume >= 0 {
 		s.SetWitnesses(m.life(), m.chooseWitnesses(s, nil))
 	}
 	for s.WantsRoute(now) {

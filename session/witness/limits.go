@@ -15,7 +15,7 @@ type Limits struct {
 	// last. The oldest is forgotten first. Default 8192.
 	Tombs int
 	// Lease is how long a record is kept after its owner was last heard of: so long may
-	// a client take to come back after its owner died. Default 90 s.
+	// a client take to come back after its owner died. Default 90 s; node sets it.
 	Lease time.Duration
 	// Ended is the same for a session that has ended. Default 60 s.
 	Ended time.Duration

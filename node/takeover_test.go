@@ -86,13 +86,13 @@ func TestNoWitnesses(t *testing.T) {
 	}
 }
 
-// TestSilentWitnesses: peers of an older version do not answer; the session goes on.
+// TestSilentWitnesses: they do not answer; the session goes on.
 func TestSilentWitnesses(t *testing.T) {
 	r := newRig(t, nil, "n1:0-2", "n2", "n3")
 	r.begin("s")
 	r.accept()
 	r.token("s", 2, 7)
-	out := r.sleep(1100*time.Millisecond, "n1", "n2", "n3")
+	out := r.sleep(1600*time.Millisecond, "n1", "n2", "n3")
 	if e := effectsOf[Emit](out); len(e) != 1 || len(reports(out, "unguarded")) != 1 {
 		t.Fatalf("emitted %v, reports %v", e, effectsOf[Report](out))
 	}

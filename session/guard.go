@@ -18,13 +18,11 @@ type guarding struct {
 	sent    map[protocol.Life]int // generated tokens that were sent to each witness
 	told    bool                  // the record was sent
 	due     kevlard.Instant       // when to tell again those who have not answered
-	openBy  kevlard.Instant       // when to go on without witnesses, as none is open
+	openBy  kevlard.Instant       // when to show tokens although too few witnesses have the record
+	forced  bool                  // that was done
 	unfit   []protocol.Life       // refused to be a witness
 	waiting kevlard.Instant       // since when a token is not committed; 0: none is
 }
-
-// Guarded reports whether the session has witnesses.
-func (m *Machine) Guarded() bool { return m.guard != nil }
 
 // WantsWitnesses reports whether witnesses should be named now.
 func (m *Machine) WantsWitnesses() bool { return m.Resumable() && !m.chosen && m.guard == nil }
@@ -232,7 +230,7 @@ func (m *Machine) allowed() int {
 	switch g := m.guard; {
 	case g == nil:
 		return m.Generated()
-	case !g.Open():
+	case !g.Open() && !g.forced:
 		return m.shown
 	case m.bestEffort():
 		return max(m.shown, g.Committed())
@@ -275,7 +273,7 @@ func (m *Machine) guardDue() kevlard.Instant {
 		return kevlard.Never
 	}
 	at := g.due
-	if !g.Open() && !m.bestEffort() {
+	if !g.Open() && !g.forced && !m.bestEffort() {
 		at = min(at, g.openBy)
 	}
 	return min(at, m.waitsUntil())
@@ -299,12 +297,13 @@ func (m *Machine) guardWake(now kevlard.Instant, out []Effect) []Effect {
 	if now < m.guardDue() {
 		return out
 	}
-	if !g.Open() && now >= g.openBy && !m.bestEffort() {
-		// It would be generated alike elsewhere, so showing it does no harm.
-		out = m.release(now, append(m.unguard(out), Note{Type: "unguarded", Cause: "witnesses", Detail: "too few witnesses answer: the session cannot be taken over"}))
-		return out
+	if !g.Open() && !g.forced && now >= g.openBy && !m.bestEffort() {
+		// It would be generated alike elsewhere, so showing it does no harm; but if the
+		// owner dies before the witnesses answer, the session is lost.
+		g.forced = true
+		out = m.release(now, append(out, Note{Type: "unguarded", Cause: "witnesses", Detail: "too few witnesses answer: until they do, the session can't be taken over"}))
 	}
-	if now >= m.waitsUntil() {
+	if m.state != Paused && m.state != Done && now >= m.waitsUntil() {
 		return m.fail(now, &kevlard.Failure{
 			Code: "session_no_quorum", Status: 503,
 			Message: "too few of the session's witnesses can be reached to show what was generated",
@@ -335,13 +334,6 @@ func (m *Machine) Remind(now kevlard.Instant, out []Effect) []Effect {
 			g.due = now.Add(m.timing.Again)
 		}
 	}
-	return out
-}
-
-// unguard gives the witnesses up.
-func (m *Machine) unguard(out []Effect) []Effect {
-	out = m.forget(false, out)
-	m.guard = nil
 	return out
 }
 

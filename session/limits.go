@@ -35,8 +35,8 @@ type Timing struct {
 	// Window is how many positions may be under way; stages reserve credit for
 	// them. Default 256.
 	Window int
-	// Witness is how long the witnesses may take to acknowledge the record before the
-	// session goes on without them. Default 1 s.
+	// Witness is how long the witnesses may take to acknowledge the record before tokens
+	// are shown all the same, if they would be generated alike elsewhere. Default 1.5 s.
 	Witness time.Duration
 	// Again is the pause before a witness that has not answered is told again. Default
 	// 300 ms.
@@ -67,7 +67,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.QueueDeadline, 3*time.Second)
 	set(&t.RecoverDeadline, 15*time.Second)
 	set(&t.Standby, standbyRetry)
-	set(&t.Witness, time.Second)
+	set(&t.Witness, 1500*time.Millisecond)
 	set(&t.Again, 300*time.Millisecond)
 	count(&t.Chunk, 64)
 	count(&t.Window, 256)

@@ -11,7 +11,7 @@ import (
 
 // parser reads server-sent events byte by byte, as the HTML standard (9.2.6) says:
 // lines end with CR, LF or CRLF; a blank line dispatches; a line that begins with a
-// colon is a comment. It is stricter in what may come: data and comments only, a
+// colon is a comment. It is stricter in what may come: ids, data and comments only, a
 // blank line only after one of these, UTF-8 in each line.
 type parser struct {
 	line     []byte
@@ -48,11 +48,15 @@ func (p *parser) push(b byte) (data string, dispatched bool, err error) {
 	switch name {
 	case "":
 		p.comments++
+	case "id":
+		if strings.TrimPrefix(value, " ") == "" || p.data != nil {
+			return "", false, fmt.Errorf("line %q: want an id before the data", line)
+		}
 	case "data":
 		p.data = append(p.data, strings.TrimPrefix(value, " ")...)
 		p.data = append(p.data, '\n')
 	default:
-		return "", false, fmt.Errorf("line %q: want data or a comment", line)
+		return "", false, fmt.Errorf("line %q: want an id, data or a comment", line)
 	}
 	return "", false, nil
 }
@@ -88,6 +92,9 @@ func TestParser(t *testing.T) {
 		{name: "no space", stream: "data:a:b\n\n", want: "a:b"},
 		{name: "empty data", stream: "data:\n\n", want: ""},
 		{name: "comments", stream: ": x\n\ndata: a\n:y\ndata: b\n\n", want: "a\nb", comments: 2},
+		{name: "ids", stream: "id: 1\ndata: a\n\nid: 2\ndata: b\n\n", want: "a|b"},
+		{name: "empty id", stream: "id: \ndata: a\n\n", bad: true},
+		{name: "late id", stream: "data: a\nid: 1\n\n", bad: true},
 		{name: "another field", stream: "event: x\n\n", bad: true},
 		{name: "not UTF-8", stream: "data: \xc3\n\n", bad: true},
 		{name: "blank lines", stream: "data: a\n\n\n", bad: true},

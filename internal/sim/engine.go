@@ -127,6 +127,9 @@ func (en *engine) exit(poisonous bool, reason string) {
 	en.gone = true
 	if poisonous && en.doomed && en.busy {
 		en.h.w.judge.poisonKills++
+		if en.h.safe {
+			en.h.w.judge.spareKilled = en.h.w.now
+		}
 	}
 	en.h.w.say(en.h.id, "exit", "engine %v %s", en.stage.Layers, reason)
 	en.h.deliver(en.life, node.EngineExited{Stage: en.stage, Run: en.run, Poisonous: poisonous, Reason: reason})

@@ -26,6 +26,7 @@ type judge struct {
 	owners map[epochOf]kevlard.BootID
 
 	poisonKills int
+	spareKilled kevlard.Instant // when poison last killed an engine that no fault is aimed at
 	copies      copyJudge
 	stats       Stats
 }
@@ -246,6 +247,7 @@ func (j *judge) failed(c *client, err *kevlard.Failure) {
 	case err == nil || !slices.Contains(honest(), err.Code) || err.Status < 400 || err.Message == "":
 		j.fail("%s: an error that says nothing: %+v", c.id, err)
 		return
+	case c.must && err.Code == "no_route" && j.spareKilled > c.submitted: // a stage had no holder for a while
 	case c.must && (err.Code != "poisoned" || !slices.Contains(j.w.sc.Kinds, EngineAbort)):
 		j.fail("%s: %v, but every stage had a holder all the time", c.id, err)
 	case err.Code == "poisoned" && !c.poison && !slices.Contains(j.w.sc.Kinds, EngineAbort):

@@ -48,7 +48,7 @@ func sum(values []byte) uint64 {
 type stored struct {
 	values []byte
 	sum    uint64
-	rotten bool // a fault has damaged it
+	rotten bool   // a fault has damaged it
 	salt   string // of the session that it was stored for
 }
 

@@ -104,10 +104,7 @@ func TestConversationsComputeOnlyWhatIsNew(t *testing.T) {
 		}
 		for k, x := range all[i][1:] { // as long, and nobody has any of it
 			other := slices.Clone(x.prompt)
-			other[0] = int32(2000 + i)
-			for j := 1; j < len(other); j += 3 {
-				other[j] = int32((int(other[j]) + 7*k + 1) % 2000)
-			}
+			other[0], other[1] = int32(2000+i%48), int32((7*i+k)%2000)
 			r := at[(i+k)%len(at)].Stream(t.Context(), load.Request{Model: m.ModelName(), PromptIDs: other, MaxTokens: p.answer, IgnoreEOS: true}, nil)
 			if r.Err != nil {
 				t.Errorf("a prompt like turn %d of conversation %d: %v", k+2, i+1, r.Err)

@@ -33,10 +33,6 @@ const (
 	engineWithin = 25 * time.Second
 	// deadRoute is how long a session may stay on a route with a dead boot.
 	deadRoute = 7 * time.Second
-	// spareBack is how long the only engine of a stage may be missed after a poisonous
-	// session killed it: the back-off of few exits in a row, loading, news of it, and the
-	// deadline of a session that came just before.
-	spareBack = 8 * time.Second
 	// surveyEvery is the interval of the judges' look at every node.
 	surveyEvery = 500 * time.Millisecond
 )

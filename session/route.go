@@ -147,10 +147,10 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	}
 	out = m.guardRoute(now, out)
 	// A stage answers at the end of its running batch, which a slow one takes long for,
-	// and when it has loaded the copy that it may have.
-	var load time.Duration
-	if m.pending != nil {
-		load = time.Duration(len(m.tokens)) * loadPosition
+	// and when it has loaded what it may have, or what another session computes there.
+	load := time.Duration(len(m.tokens)) * loadPosition
+	if m.pending == nil {
+		load = min(load, loadMost)
 	}
 	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
 	return out

@@ -12,6 +12,8 @@ import (
 type awaiting struct {
 	msg   protocol.Prepare
 	since kevlard.Instant
+	done  kevlard.Pos     // what the other had computed when looked at last
+	moved kevlard.Instant // when that last grew
 	until kevlard.Instant
 }
 
@@ -25,6 +27,11 @@ const (
 	// awaitPause is how long nobody waits for other sessions after there was no room for
 	// what one of them computed.
 	awaitPause = time.Second
+	// awaitPosition is how much longer in all a prepare may wait for each of its tokens
+	// while the other session makes progress, at most awaitMost; an owner's patience has
+	// as much more.
+	awaitPosition = 2 * time.Millisecond
+	awaitMost     = time.Second
 	// awaitTime is Timing.Await's default: less than an owner's patience with a prepare.
 	awaitTime = 400 * time.Millisecond
 )
@@ -74,14 +81,19 @@ func (m *Machine) awaits(now kevlard.Instant, s *slot, p protocol.Prepare) bool 
 		d.wanted = max(d.wanted, min(n, done))
 	}
 	if s.await == nil {
-		s.await = &awaiting{msg: p, since: now}
+		s.await = &awaiting{msg: p, since: now, moved: now}
 	}
-	wait := m.cfg.Timing.Await
+	a := s.await
+	if done > a.done {
+		a.done, a.moved = done, now
+	}
 	if !d.started && d.id > s.id {
-		wait = min(wait, awaitStart)
+		a.until = a.since.Add(min(m.cfg.Timing.Await, awaitStart))
+		return now < a.until
 	}
-	s.await.until = s.await.since.Add(wait)
-	return now < s.await.until
+	most := m.cfg.Timing.Await + min(awaitMost, time.Duration(len(p.Tokens))*awaitPosition)
+	a.until = min(a.moved.Add(m.cfg.Timing.Await), a.since.Add(most))
+	return now < a.until
 }
 
 // urge keeps what others wait for.

@@ -190,6 +190,30 @@ func TestTwoBeginAlike(t *testing.T) {
 	}
 }
 
+// TestWaitsWhileTheOtherGetsOn: a session waits for longer when the one it waits for has
+// computed more meanwhile, but 2 ms more for each of its tokens in all.
+func TestWaitsWhileTheOtherGetsOn(t *testing.T) {
+	b := keeping(t, Limits{BatchRows: 8})
+	b.mustPrepare("s", 1, 60)
+	b.send(item("s", 1, 0, 60, true, true))
+	first, since := b.running(), b.now
+	if _, ok := b.prepare(b.ask("t", 1, 60)); ok {
+		t.Fatal("it does not wait")
+	}
+	for _, tc := range []struct{ at, want time.Duration }{
+		{50 * time.Millisecond, 450 * time.Millisecond},
+		{300 * time.Millisecond, 520 * time.Millisecond},
+	} {
+		b.now = since.Add(tc.at - time.Millisecond) // finish takes one
+		b.finish(first)
+		first = b.running()
+		b.m.batch.overdue = kevlard.Never
+		if at := b.m.Deadline(); at != since.Add(tc.want) {
+			t.Errorf("with the other further after %v it waits for %v in all, want %v", tc.at, at.Sub(since), tc.want)
+		}
+	}
+}
+
 // TestWaitingEnds: nobody waits for ever, and those that wait for each other at two
 // stages not even long.
 func TestWaitingEnds(t *testing.T) {

@@ -33,8 +33,8 @@ type Timing struct {
 	// Fetch is how long the holder of a copy may send nothing before the rest is
 	// computed. Default 300 ms.
 	Fetch time.Duration
-	// Await is how long a prepare waits for what another session computes before the
-	// rest is computed a second time. Default 400 ms.
+	// Await is how long a prepare waits for another session that computes the same
+	// tokens to get further before the rest is computed a second time. Default 400 ms.
 	Await time.Duration
 }
 

@@ -16,7 +16,6 @@ type roaming struct {
 	roams   bool
 	between bool // it has no connection
 	number  uint64
-	tries   int
 	had     int // tokens that came over this connection
 	old     map[connection]bool
 }

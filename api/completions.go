@@ -46,7 +46,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		writeError(w, err)
 		return
 	}
-	print := fingerprint(r.URL.Path, body)
+	asked := fingerprint(r.URL.Path, body)
 	if err := nameSession(body.common(), r.Header.Get(sessionHeader)); err != nil {
 		writeError(w, err)
 		return
@@ -64,7 +64,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	var streams []Stream
 	var err error
 	if last := r.Header.Get(lastEventHeader); last != "" {
-		streams, err = s.resume(r.Context(), c, last, print)
+		streams, err = s.resume(r.Context(), c, last, asked)
 	} else {
 		if client := clientName(r.Context()); client != "" && c.label != "" {
 			// Clients cannot see, nor block, the sessions of others.
@@ -73,7 +73,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		if c.label != "" { // also with an error, such as session_busy
 			w.Header().Set(sessionHeader, c.label)
 		}
-		c.name(clientName(r.Context()), print)
+		c.name(clientName(r.Context()), asked)
 		streams, err = c.start(r.Context(), s.gen)
 	}
 	if err != nil {
@@ -123,7 +123,7 @@ func (s *Server) collected(w http.ResponseWriter, ctx context.Context, c *comple
 
 // name chooses the ids of the sessions and, if the answer can be resumed, what is kept
 // with them.
-func (c *completion) name(client, print string) {
+func (c *completion) name(client, asked string) {
 	base := kevlard.SessionID(ulid.Make().String())
 	if named := c.choices[0].gen.Session; named != "" {
 		base = named + "." + base
@@ -132,7 +132,7 @@ func (c *completion) name(client, print string) {
 	c.at = place{session: base}
 	var env []byte
 	if c.stream {
-		env = sealed{sealedVersion, client, print, c.answer, c.created}.seal()
+		env = sealed{sealedVersion, client, asked, c.answer, c.created}.seal()
 	}
 	for k := range c.choices {
 		g := &c.choices[k].gen

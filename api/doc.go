@@ -18,6 +18,12 @@
 // an event of its own, after which the stream ends without a finish_reason and
 // without [DONE]: a client can always tell an answer from half an answer.
 //
+// Every event of a stream has an id, which says what the client has after it. The same
+// request with that id as Last-Event-ID, to any node, goes on behind the event: the
+// tokens come from whoever owns the session, and all text is made again from the first
+// of them and cut where the client was. What else it takes (whose session it is, which
+// request, the answer's id) is kept with the session as its envelope.
+//
 // With a keys file, every request but the probes /healthz and /readyz needs a key
 // in its Authorization header, and the sessions of different keys have different
 // names. An address that other hosts reach needs a keys file.

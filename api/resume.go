@@ -11,7 +11,7 @@ import (
 
 // resume finds the sessions of a request whose client was cut off, and gives them this
 // client. Where what it has ends, the answer goes on.
-func (s *Server) resume(ctx context.Context, c *completion, last, print string) ([]Stream, error) {
+func (s *Server) resume(ctx context.Context, c *completion, last, asked string) ([]Stream, error) {
 	at, ok := parsePlace(last)
 	switch {
 	case !ok:
@@ -30,7 +30,7 @@ func (s *Server) resume(ctx context.Context, c *completion, last, print string) 
 		}
 		stream, err := s.gen.Resume(ctx, ResumeRequest{
 			ID: at.sessionOf(k), Alive: c.alive,
-			Accept: func(raw []byte) error { return c.accept(ctx, at.sessionOf(k), raw, print) },
+			Accept: func(raw []byte) error { return c.accept(ctx, at.sessionOf(k), raw, asked) },
 		})
 		if err != nil {
 			return nil, pauseAll(err, streams)
@@ -69,13 +69,13 @@ func labelOf(id kevlard.SessionID) string {
 }
 
 // accept checks that a session is this client's, and of this request.
-func (c *completion) accept(ctx context.Context, id kevlard.SessionID, raw []byte, print string) error {
+func (c *completion) accept(ctx context.Context, id kevlard.SessionID, raw []byte, asked string) error {
 	env, ok := unseal(raw)
 	if !ok || env.Client != clientName(ctx) {
 		// Clients cannot see the sessions of others.
 		return newError(http.StatusNotFound, "session_not_found", "session %s is not known: it was never here, or its time to be resumed is over", id)
 	}
-	if env.Request != print {
+	if env.Request != asked {
 		return otherRequest()
 	}
 	c.answer, c.created = env.Answer, env.Created

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"pgregory.net/rapid"
@@ -307,6 +309,41 @@ func do(t *testing.T, r *http.Request) (*http.Response, string) {
 		t.Fatal(err)
 	}
 	return resp, string(text)
+}
+
+// TestAlive: a client that takes what it is sent is there, and one that has hung up is
+// not.
+func TestAlive(t *testing.T) {
+	g := &toy{lessons: map[string]lesson{"a": {answer: "abc", after: 2, hang: true}}}
+	s, err := NewServer(Config{Listen: "127.0.0.1:0", Log: slog.New(slog.DiscardHandler)}, g, http.NotFoundHandler())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	defer func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}()
+	resp, err := http.Post("http://"+s.Addr()+"/v1/completions", "application/json", strings.NewReader(`{"model":"toy","prompt":"a","stream":true}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.mu.Lock()
+	alive := g.requests[0].Alive
+	g.mu.Unlock()
+	if !alive() {
+		t.Error("a client that is there is not alive")
+	}
+	resp.Body.Close()
+	for end := time.Now().Add(deadline); alive(); {
+		if time.Now().After(end) {
+			t.Fatal("a client that has hung up is still alive")
+		}
+	}
 }
 
 // FuzzPlace: an id is read as it was written, or not at all.

@@ -233,7 +233,7 @@ func newWorld(s Scenario, o Options) *world {
 func (w *world) kvConfig() index.Config {
 	c := index.Config{BlockTokens: []int{4, 8, 32}[w.copyRNG.IntN(3)], Bytes: 8 << 20, Copies: 64, Hot: w.sc.Hot && w.copyRNG.IntN(2) == 0}
 	if w.sc.Tight && w.copyRNG.IntN(2) == 0 {
-		c.Bytes, c.Copies = int64(w.copyRNG.IntN(400*8*w.sc.Layers)), 1+w.copyRNG.IntN(8)
+		c.Bytes, c.Copies = int64(max(1, w.copyRNG.IntN(400*8*w.sc.Layers))), 1+w.copyRNG.IntN(8) // 0 is the default
 	}
 	return c
 }

@@ -21,4 +21,9 @@
 // daemon and outlives the engine. Bits flip on the way and at rest. What a position
 // must hold follows from the tokens of its session, so every acknowledgement and
 // every load is compared with an independent recomputation.
+//
+// Owners die, freeze and wake up; their clients come back to any node, sometimes to two
+// at once, and ask it to take the session over. Whatever connections a client has had, its
+// text is that of the fault-free run; no epoch of a session has two owners, and an owner
+// that could know of a newer epoch shows nothing more.
 package sim

@@ -37,7 +37,7 @@ func TestOwnerDies(t *testing.T) {
 		if err != nil {
 			t.Fatalf("request %d: %v", i, err)
 		}
-		if !killed || got.choices != want.choices || got.usage != want.usage && !sameCounts(got.usage, want.usage) {
+		if !killed || !got.same(want) {
 			t.Errorf("request %d, killed %v: got\n%+v\nwant\n%+v", i, killed, got, want)
 		}
 		m.restart(t, owner)

@@ -88,12 +88,13 @@ func (b *background) atLeast(n int64) error {
 
 // holdings is what a node holds on to.
 type holdings struct {
-	goroutines, files, kv float64 // kv in bytes of blocks, pinned and free to go
+	goroutines, files, kv float64 // kv in bytes of cells, copies and buffers
+	cached                float64 // bytes of prefixes, which stay until the room is wanted
 	engine                int64   // bytes resident
 }
 
 func (h holdings) String() string {
-	return fmt.Sprintf("%v goroutines, %v files, %v bytes of KV, engine %d MiB", h.goroutines, h.files, h.kv, h.engine>>20)
+	return fmt.Sprintf("%v goroutines, %v files, %v bytes of KV and %v cached, engine %d MiB", h.goroutines, h.files, h.kv, h.cached, h.engine>>20)
 }
 
 // exceeds says what a node holds more of than before. Goroutines and files may be as
@@ -101,11 +102,12 @@ func (h holdings) String() string {
 // when first needed, four to a peer and as many from it, and stay. A new engine has
 // not touched less memory than an old one, and the allocator keeps some.
 func (h holdings) exceeds(before holdings) error {
-	const spare, spareBytes = 8 + 8*8, 16 << 20
+	const spare, spareBytes, cacheBytes = 8 + 8*8, 16 << 20, 256 << 20 // [kv] ram_bytes
 	switch {
 	case h.goroutines > before.goroutines+spare:
 	case h.files > before.files+spare:
 	case h.kv > before.kv:
+	case h.cached > cacheBytes:
 	case h.engine > before.engine+spareBytes:
 	default:
 		return nil
@@ -153,12 +155,14 @@ func holdingsOf(ctx context.Context, n *devmesh.Node) (holdings, error) {
 		*to = v
 	}
 	// Spare block memory is what the most that was held at once has left.
-	for _, kind := range []string{`kind="standby",tier="ram"`, `kind="prefix",tier="ram"`, `kind="buffer",tier="ram"`, `kind="session",tier="engine"`} {
+	for kind, to := range map[string]*float64{
+		`kind="standby",tier="ram"`: &h.kv, `kind="buffer",tier="ram"`: &h.kv, `kind="session",tier="engine"`: &h.kv, `kind="prefix",tier="ram"`: &h.cached,
+	} {
 		v, err := c.Metric(ctx, "kevlard_kv_bytes{"+kind+"}")
 		if err != nil {
 			return h, fmt.Errorf("%s: %w", n.Name(), err)
 		}
-		h.kv += v
+		*to += v
 	}
 	pids, err := n.EnginePIDs(ctx)
 	if err != nil {

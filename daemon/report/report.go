@@ -123,7 +123,7 @@ type Session struct {
 	LastGapMS         float64    `json:"last_gap_ms"`
 	// Witnesses are the nodes that vote when another wants to take the session over.
 	// Empty: it cannot be taken over.
-	Witnesses []string `json:"witnesses"`
+	Witnesses []string `json:"witnesses,omitempty"`
 }
 
 // Event is one entry of the event log (`events -o json`, one object a line).

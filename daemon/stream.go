@@ -79,7 +79,7 @@ func (s *Stream) Next(ctx context.Context) (Update, error) {
 		}
 		if s.again != nil && u.Err != nil && u.Err.Code == node.CodeOwnerLost {
 			// What there is goes out with what follows: the whole log comes again.
-			then, err := s.again(ctx, s.taken-len(u.Tokens))
+			then, err := s.again(ctx, s.taken+s.skip-len(u.Tokens))
 			if err != nil {
 				u.Err = failureOf(err)
 				return u, nil

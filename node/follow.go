@@ -73,7 +73,7 @@ func (m *Machine) followed(from kevlard.NodeID, msg protocol.Followed, out []Eff
 	case msg.From > f.next:
 		return append(out, f.ask(msg.Session))
 	}
-	if had := f.next - msg.From; had < len(msg.Tokens) {
+	if had := f.next - msg.From; had < len(msg.Tokens) && msg.From+len(msg.Tokens) <= protocol.MaxTokens {
 		r := Replay{Session: msg.Session, Tokens: msg.Tokens[had:]}
 		if msg.Logprobs != nil {
 			r.Logprobs = msg.Logprobs[had:]
@@ -100,6 +100,9 @@ func (m *Machine) followed(from kevlard.NodeID, msg protocol.Followed, out []Eff
 func (m *Machine) ownerGone(n kevlard.NodeID, out []Effect) []Effect {
 	for _, id := range slices.Sorted(maps.Keys(m.following)) {
 		if m.following[id].owner == n {
+			if p := m.peers[n]; p != nil && p.up { // it may only have been away: it is not to believe that the client is still here
+				out = append(out, Send{n, protocol.Unfollow{Session: id, Number: m.following[id].number}})
+			}
 			m.leaveOwner(id)
 			out = append(out, Finish{Session: id, Reason: "error", Err: ownerLost(n)})
 		}

@@ -120,6 +120,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 
 // Step consumes ev and appends the resulting effects to out.
 func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
+	begin := len(out)
 	if due := m.Deadline(); due != kevlard.Never && now.Sub(due) > m.cfg.Timing.LateJudge && due != 0 {
 		m.forgive(now, now.Sub(due))
 		for i, s := range m.stages {
@@ -177,10 +178,13 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
 	out = m.due(now, out)
-	for _, f := range m.copies.TakeFreed() { // last: what is used again in this step is not among them
-		out = append(out, FreeSlots{f.Stage, f.Slots})
+	// What is used again in this step is not among these. They go first, so that rows of
+	// this step for which they made room find the memory.
+	var freed []Effect
+	for _, f := range m.copies.TakeFreed() {
+		freed = append(freed, FreeSlots{f.Stage, f.Slots})
 	}
-	return out
+	return slices.Insert(out, begin, freed...)
 }
 
 // forgive moves the deadlines that run against others by as much as this node

@@ -20,6 +20,7 @@ type bid struct {
 	until   kevlard.Instant
 	at      kevlard.Instant             // when to act if nothing is heard
 	asked   map[kevlard.NodeID]bool     // who was asked where the session is; true: has answered
+	others  []protocol.Life             // those who said that they don't own it
 	known   protocol.Located            // the newest record that was heard of
 	highest uint64                      // the newest epoch that was heard of
 	round   *witness.Round              // nil: none is under way
@@ -69,6 +70,9 @@ func (m *Machine) located(now kevlard.Instant, from protocol.Life, l protocol.Lo
 	}
 	b.asked[from.Node] = true
 	b.highest = max(b.highest, l.Epoch)
+	if !l.Owned && !slices.Contains(b.others, from) {
+		b.others = append(b.others, from)
+	}
 	if l.Owned && l.Epoch >= b.highest && from.Node != m.cfg.Self {
 		return m.decided(l.Session, TakenOver{Owner: from.Node}, out)
 	}
@@ -102,9 +106,13 @@ func (m *Machine) bidRound(now kevlard.Instant, id kevlard.SessionID, b *bid, ou
 
 // askVotes asks the witnesses of the newest list that were not asked before.
 func (m *Machine) askVotes(id kevlard.SessionID, b *bid, before []protocol.Life, out []Effect) []Effect {
+	vote := protocol.Vote{Session: id, Epoch: b.round.Epoch}
+	if slices.Contains(b.others, b.known.Owner) {
+		vote.Disowned = b.known.Owner
+	}
 	for _, l := range b.round.Ask() {
 		if m.connected(l.Node) && !slices.Contains(before, l) {
-			out = append(out, Send{l.Node, protocol.Vote{Session: id, Epoch: b.round.Epoch}})
+			out = append(out, Send{l.Node, vote})
 		}
 	}
 	return out

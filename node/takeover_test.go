@@ -198,6 +198,22 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
+// TestTakeOverFromOneWhoKnows: the owner in the record lives and has said that it owns
+// the session no longer. The witnesses are told, else they would wait for it for ever.
+func TestTakeOverFromOneWhoKnows(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.step(TakeOver{Session: "s"})
+	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "o", Boot: "o.1"}}}
+	owner := protocol.Life{Node: "n3", Boot: "n3.1"}
+	r.say("n3", protocol.Located{Session: "s"})
+	r.say("n2", protocol.Located{Session: "s"})
+	r.say("o", protocol.Located{Session: "s"})
+	r.say("n1", protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: owner, Witnesses: w})
+	if votes := sent[protocol.Vote](r.out); len(votes) == 0 || votes["n1"][0].Disowned != owner {
+		t.Errorf("votes %+v, want them to say that %v owns it no longer", votes, owner)
+	}
+}
+
 // TestTakeOverIsRefused: nobody knows the session, too few nodes answer, or the owner
 // lives.
 func TestTakeOverIsRefused(t *testing.T) {

@@ -113,6 +113,9 @@ type Located struct {
 type Vote struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Epoch   uint64            `cbor:"2,keyasint"`
+	// Disowned is the owner in the record if it has told the sender that it owns the
+	// session no longer: that it is heard of does not count then.
+	Disowned Life `cbor:"3,keyasint,omitzero"`
 }
 
 // Promise answers Vote. With no Refusal, the witness takes nothing of older epochs

@@ -50,7 +50,11 @@ func drawWitness(t *rapid.T) Message {
 	case kindLocated:
 		return Located{Session: id, Recorded: true, Epoch: epoch, Owner: r.Owner, Witnesses: r.Witnesses, At: epoch}
 	case kindVote:
-		return Vote{id, epoch}
+		v := Vote{Session: id, Epoch: epoch}
+		if rapid.Bool().Draw(t, "disowned") {
+			v.Disowned = r.Owner
+		}
+		return v
 	case kindPromise:
 		if rapid.Bool().Draw(t, "refused") {
 			return Promise{Session: id, Epoch: epoch, Refusal: WitnessOwner}

@@ -233,7 +233,7 @@ func (m *Machine) allowed() int {
 	case !g.Open() && !g.forced:
 		return m.shown
 	case m.bestEffort():
-		return max(m.shown, g.Committed())
+		return max(m.shown, min(g.Committed(), m.Generated()))
 	}
 	return m.Generated()
 }

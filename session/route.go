@@ -73,7 +73,7 @@ func (m *Machine) AvoidsEdge(now kevlard.Instant, from, to kevlard.NodeID) bool 
 // Class returns the numerics class that every further route must have; "" while
 // nothing was generated, so that any will do.
 func (m *Machine) Class() string {
-	if m.Generated() == 0 {
+	if m.Generated() == 0 && m.before == (protocol.Life{}) { // its last owner may have shown what is not in the log
 		return ""
 	}
 	return m.class
@@ -191,12 +191,12 @@ func (m *Machine) exhausted(now kevlard.Instant, missing []kevlard.Layers, out [
 
 // Prepared takes a stage's answer.
 func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.Prepared, out []Effect) []Effect {
+	if p.Refusal == protocol.RefusedStale && p.Epoch > m.fence.Epoch && m.state != Done && m.state != Paused {
+		return m.supersede(p.Epoch, out) // whatever was asked
+	}
 	i := m.hop(from, p.Lo)
 	if m.state != Preparing || p.Fence != m.fence || i < 0 {
 		return out // an answer to a question no longer asked
-	}
-	if p.Refusal == protocol.RefusedStale && p.Epoch > m.fence.Epoch {
-		return m.supersede(p.Epoch, out)
 	}
 	if p.Refusal != "" {
 		m.refusal = p
@@ -223,8 +223,8 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	m.watch(now)
 	if !m.begun {
 		m.begun = true
-		if start > 0 {
-			out = append(out, Reused{start})
+		if n := min(start, len(m.req.Prompt)); n > 0 {
+			out = append(out, Reused{n})
 		}
 	}
 	return m.pump(out)

@@ -19,6 +19,10 @@ type fetching struct {
 // asked for: fewer are computed as fast.
 const fetchWorth = 32
 
+// fetchMost is how much longer than Timing.Fetch a session that has shown nothing waits
+// for a copy in all, however long: its owner waits no longer either.
+const fetchMost = 500 * time.Millisecond
+
 // What a copy from another node costs, as far as it is not known better: a slow network
 // is a reason to compute, not to wait.
 const (
@@ -52,7 +56,11 @@ func (m *Machine) askFor(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 	if a.Refusal != "" || reach-a.Through < fetchWorth {
 		return false, out
 	}
-	limit := now.Add(m.cfg.Timing.Fetch + time.Duration(len(p.Tokens))*transferPosition/2)
+	extra := time.Duration(len(p.Tokens)) * transferPosition / 2
+	if !p.Recovery {
+		extra = min(extra, fetchMost) // there is time to compute it yet
+	}
+	limit := now.Add(m.cfg.Timing.Fetch + extra)
 	s.fetch = &fetching{msg: p, through: -1, until: now.Add(m.cfg.Timing.Fetch), limit: limit}
 	return true, append(out, Reply{p.Source, protocol.Fetch{
 		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, Salt: s.salt, From: a.Through, Tokens: p.Tokens[:len(p.Tokens)-1], Try: a.Try,

@@ -359,7 +359,7 @@ func (m *Machine) Close(now kevlard.Instant, from kevlard.NodeID, c protocol.Clo
 	}
 	m.tombs.add(c.Session, c.Fence)
 	if s != nil {
-		s.ending = !c.Keep
+		s.ending = true
 		out = m.drop(now, s, out)
 	}
 	return m.schedule(now, m.awake(now, out))

@@ -105,6 +105,9 @@ func (m *Machine) resume(now kevlard.Instant, s *slot, p protocol.Prepare, out [
 
 // answer ends a prepare.
 func (m *Machine) answer(now kevlard.Instant, s *slot, p protocol.Prepare, out []Effect) []Effect {
+	if p.Source != "" && !p.Recovery { // a prefix that came from elsewhere stays as one that may be evicted
+		m.cfg.Copies.Release(m.cfg.Key, s.id)
+	}
 	return m.assign(now, s, p.Standby, append(out, Reply{s.owner, m.prepared(s)}))
 }
 

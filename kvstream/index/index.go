@@ -298,6 +298,14 @@ func (x *Index) forget(c *copied) {
 	x.settlePool(c.pool)
 }
 
+// Release gives up the copy of a session at a stage, if there is one. Its blocks stay as
+// long as their room is not wanted.
+func (x *Index) Release(stage kevlard.StageKey, id kevlard.SessionID) {
+	if c := x.copies[copyKey{id, stage}]; c != nil {
+		x.forget(c)
+	}
+}
+
 // Close ends a session at the stages that start at layer lo, for its owner.
 func (x *Index) Close(from kevlard.NodeID, id kevlard.SessionID, lo int, fence kevlard.Fence) {
 	for _, c := range x.sorted() {

@@ -132,13 +132,15 @@ func (s *Store) Append(now kevlard.Instant, from protocol.Life, e protocol.LogEn
 }
 
 // Promise answers a candidate. heard reports whether a node is heard of, in the life
-// that owns the session: then there is nothing to take over.
+// that owns the session: then there is nothing to take over, unless that node itself
+// has said that it owns the session no longer. (It was told of a newer epoch by a
+// witness whose promise won no round.)
 func (s *Store) Promise(now kevlard.Instant, from protocol.Life, v protocol.Vote, heard func(protocol.Life) bool) protocol.Promise {
 	k := s.kept[v.Session]
 	if k == nil {
 		return protocol.Promise{Session: v.Session, Epoch: v.Epoch, Refusal: protocol.WitnessUnknown}
 	}
-	if owner := k.Record.Owner; from != owner && heard(owner) {
+	if owner := k.Record.Owner; from != owner && v.Disowned != owner && heard(owner) {
 		return protocol.Promise{Session: v.Session, Epoch: v.Epoch, Refusal: protocol.WitnessOwner}
 	}
 	p := k.Promise(v.Session, v.Epoch, from)

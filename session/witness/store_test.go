@@ -17,6 +17,16 @@ func owned(id kevlard.SessionID, epoch uint64, owner protocol.Life, tokens ...ke
 
 func nobody(protocol.Life) bool { return false }
 
+// storeOf returns a store with the record of session s.
+func storeOf(t *testing.T, owner protocol.Life) *Store {
+	t.Helper()
+	s := NewStore(life(0, 0), Limits{})
+	if e := s.Take(1, owner, owned("s", 1, owner)); e.Refusal != "" {
+		t.Fatalf("a record: %+v", e)
+	}
+	return s
+}
+
 // TestStore checks what a node does around its votes: lives, leases, room.
 func TestStore(t *testing.T) {
 	o, x := actorLife(0), actorLife(1)
@@ -41,6 +51,9 @@ func TestStore(t *testing.T) {
 	}
 	if p := s.Promise(1, x, protocol.Vote{Session: "s", Epoch: 2}, func(l protocol.Life) bool { return l == o }); p.Refusal != protocol.WitnessOwner {
 		t.Errorf("a promise while the owner is heard of: %+v", p)
+	}
+	if p := storeOf(t, o).Promise(1, x, protocol.Vote{Session: "s", Epoch: 2, Disowned: o}, func(protocol.Life) bool { return true }); p.Record == nil {
+		t.Errorf("a promise when the owner is heard of and has said that it is none: %+v", p)
 	}
 	p := s.Promise(1, x, protocol.Vote{Session: "s", Epoch: 2}, nobody)
 	if p.Record == nil || len(p.Record.Tokens) != 3 || p.Record.Tokens[2] != 6 {

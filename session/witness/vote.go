@@ -69,7 +69,7 @@ func (v *Vote) Promise(id kevlard.SessionID, epoch uint64, candidate protocol.Li
 	default:
 		v.Promised, v.Candidate = epoch, candidate
 		r := v.Record
-		r.Tokens, r.Logprobs = slices.Clip(r.Tokens), slices.Clip(r.Logprobs)
+		r.Tokens, r.Logprobs = slices.Clip(r.Tokens), Fitting(r.Logprobs) // must fit one message
 		p.Record = &r
 	}
 	return p

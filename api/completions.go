@@ -73,7 +73,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 		if c.label != "" { // also with an error, such as session_busy
 			w.Header().Set(sessionHeader, c.label)
 		}
-		c.name(clientName(r.Context()), asked)
+		c.name(clientSalt(r.Context()), asked)
 		streams, err = c.start(r.Context(), s.gen)
 	}
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // node can write its answer on.
 type sealed struct {
 	Version int    `json:"v"`
-	Client  string `json:"client,omitempty"` // whose key it was
+	Client  string `json:"client,omitempty"` // clientSalt of whose it was
 	Request string `json:"request"`          // fingerprint of the body
 	Answer  string `json:"answer"`           // the answer's id, without prefix
 	Created int64  `json:"created"`

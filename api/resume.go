@@ -71,7 +71,7 @@ func labelOf(id kevlard.SessionID) string {
 // accept checks that a session is this client's, and of this request.
 func (c *completion) accept(ctx context.Context, id kevlard.SessionID, raw []byte, asked string) error {
 	env, ok := unseal(raw)
-	if !ok || env.Client != clientName(ctx) {
+	if !ok || env.Client != clientSalt(ctx) {
 		// Clients cannot see the sessions of others.
 		return newError(http.StatusNotFound, "session_not_found", "session %s is not known: it was never here, or its time to be resumed is over", id)
 	}

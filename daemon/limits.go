@@ -77,6 +77,9 @@ const (
 	// has a client or no owner.
 	resumeTries = 3
 	busyPause   = 200 * time.Millisecond
+	// maxOwnersLost is how many owners of a followed session may be lost, one after the
+	// other, before its client is told to come back itself.
+	maxOwnersLost = 8
 
 	// exitSettle is how long an engine whose batch failed may take to exit by
 	// itself, which says more than our killing it.

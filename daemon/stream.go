@@ -42,6 +42,7 @@ type Stream struct {
 	again func(ctx context.Context, had int) (*Stream, error)
 
 	// The reader's own.
+	tries int     // owners in a row that were lost
 	taken int     // tokens that Next has returned or skipped
 	skip  int     // tokens still to be skipped
 	then  *Stream // goes on with what this one began
@@ -77,13 +78,14 @@ func (s *Stream) Next(ctx context.Context) (Update, error) {
 		if len(u.Logprobs) > 0 {
 			u.Logprobs = u.Logprobs[skip:]
 		}
-		if s.again != nil && u.Err != nil && u.Err.Code == node.CodeOwnerLost {
+		if s.again != nil && u.Err != nil && u.Err.Code == node.CodeOwnerLost && s.tries < maxOwnersLost {
 			// What there is goes out with what follows: the whole log comes again.
 			then, err := s.again(ctx, s.taken+s.skip-len(u.Tokens))
 			if err != nil {
 				u.Err = failureOf(err)
 				return u, nil
 			}
+			then.tries = s.tries + 1
 			s.mu.Lock()
 			s.then = then
 			s.mu.Unlock()

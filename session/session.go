@@ -255,10 +255,13 @@ func (m *Machine) finish(now kevlard.Instant, reason string, f *kevlard.Failure,
 		return m.settle(now, Finish{reason, f}, out)
 	}
 	m.state, m.deadline, m.ended = Done, kevlard.Never, Finish{reason, f}
-	if whole {
+	// The API cancels what has come to a stop string: the last bytes may still be on their
+	// way to a client that can come back for them elsewhere.
+	kept := whole || reason == "cancelled" && m.Resumable()
+	if kept {
 		out = m.flush(now, out)
 	}
-	out = m.forget(whole, out)
+	out = m.forget(kept, out)
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	out = m.closeCopies(out)

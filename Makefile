@@ -55,7 +55,7 @@ test: tools build ## all tests: pure packages with -race, the engine, real proce
 	go test -race -timeout 10m $(PURE_PKGS)
 	go test ./internal/sim -seeds 2000 -timeout 10m # a world is one goroutine
 	CGO_ENABLED=0 go test ./session/witness -run TestEveryState -timeout 5m
-	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 15m -p 1 $(ENGINE_PKGS)
+	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 18m -p 1 $(ENGINE_PKGS)
 	$(MAKE) test-sdk
 
 # -count=1: go test does not see that the binary under test changed.

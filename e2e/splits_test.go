@@ -30,7 +30,7 @@ const (
 // after a minute. Clients try the nodes of both sides. No epoch of a session has two
 // owners, no client gets a wrong byte, and all get their answers in the end.
 func TestSplits(t *testing.T) {
-	needLong(t, "eight minutes")
+	needLong(t, "six minutes")
 	needRoot(t, "it makes network namespaces")
 	lasts := splitTime
 	if text := os.Getenv("KEVLARD_E2E_SPLIT"); text != "" {
@@ -116,8 +116,7 @@ type splitLog struct {
 	last    time.Time // the last answer was whole
 }
 
-// documented are the errors that a client of a split mesh may see. The others are what
-// it says itself.
+// documented are the errors that a client may see; the last two it says itself.
 var documented = []string{
 	"session_busy", "session_not_found", "session_no_quorum", "draining", "no_route", "owner_lost", "capacity", "overloaded",
 	"no connection", "broken connection",

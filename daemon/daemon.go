@@ -40,8 +40,8 @@ type Daemon struct {
 	engines   *engines
 	events    *eventLog
 	streams   streams
-	finds     finds
-	takeovers takeovers
+	finds     questions[node.Found]
+	takeovers questions[node.TakenOver]
 	board     *board
 	metrics   *metrics
 	copies    copies

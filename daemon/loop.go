@@ -177,9 +177,9 @@ func (d *Daemon) apply(e node.Effect) {
 			s.replay(e.Tokens, e.Logprobs)
 		}
 	case node.TakenOver:
-		d.takeovers.answer(e)
+		d.takeovers.answer(e.Number, e)
 	case node.Found:
-		d.finds.answer(e)
+		d.finds.answer(e.Number, e)
 	case node.Reused:
 		if s := d.streams.get(e.Session); s != nil {
 			s.reuse(e.Positions)

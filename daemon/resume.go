@@ -181,55 +181,11 @@ func (d *Daemon) find(ctx context.Context, body []byte) ([]byte, error) {
 // whereabouts is what this node knows of a session.
 func (d *Daemon) whereabouts(ctx context.Context, id kevlard.SessionID) (whereabouts, error) {
 	d.streams.challenge(id)
-	number, answer := d.finds.add()
-	defer d.finds.remove(number)
-	if !d.post(node.Find{Session: id, Number: number}) {
-		return whereabouts{}, stopping()
+	f, err := d.finds.ask(ctx, d, func(number uint64) node.Event { return node.Find{Session: id, Number: number} })
+	if err != nil {
+		return whereabouts{}, err
 	}
-	select {
-	case f := <-answer:
-		return whereabouts{Owned: f.Owned, Running: f.Running, Epoch: f.Epoch, Envelope: f.Envelope}, nil
-	case <-ctx.Done():
-		return whereabouts{}, context.Cause(ctx)
-	case <-d.ended:
-		return whereabouts{}, stopping()
-	}
-}
-
-// finds are the questions to the loop that wait for their answers. They are as many as
-// the calls and requests that ask.
-type finds struct {
-	mu   sync.Mutex
-	last uint64
-	wait map[uint64]chan node.Found
-}
-
-func (f *finds) add() (uint64, <-chan node.Found) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.wait == nil {
-		f.wait = map[uint64]chan node.Found{}
-	}
-	f.last++
-	c := make(chan node.Found, 1)
-	f.wait[f.last] = c
-	return f.last, c
-}
-
-func (f *finds) remove(number uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.wait, number)
-}
-
-// answer never blocks.
-func (f *finds) answer(e node.Found) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if c := f.wait[e.Number]; c != nil {
-		c <- e
-		delete(f.wait, e.Number)
-	}
+	return whereabouts{Owned: f.Owned, Running: f.Running, Epoch: f.Epoch, Envelope: f.Envelope}, nil
 }
 
 // failureOf is what a client is told of an error of Resume.

@@ -18,7 +18,8 @@ func benchOverheadCommand() *cli.Command {
 		Usage: "what standby copies of KV cost while nothing fails",
 		Description: "Streams run in interleaved pairs over one mesh, through a gateway whose sessions have\n" +
 			"standbys and through one whose sessions have none, in the order off on, on off, off\n" +
-			"on, ... The cost in latency is the mean over the pairs with Student's 95 % interval.\n" +
+			"on, ... The cost in latency is the geometric mean of the ratios, with Student's\n" +
+			"95 % interval.\n" +
 			"Streams arrive slowly, so that the machine has time to spare; throughput is measured\n" +
 			"apart, with all streams at once. Percents are of on against off: positive is more.\n" +
 			"--standbys 0 measures nothing against nothing, which shows the noise.",

@@ -35,7 +35,7 @@ func TestWeigh(t *testing.T) {
 	}
 	r := OverheadReport{Stages: 2, PromptTokens: 9}
 	weigh(&r, halves, 3e9)
-	if !near(r.LatencyMeanPct, 4.0/3) || r.LatencyCI95[0] >= r.LatencyMeanPct || r.LatencyCI95[1] <= r.LatencyMeanPct {
+	if !near(r.LatencyMeanPct, 100*(math.Cbrt(1.03*1.01)-1)) || r.LatencyCI95[0] >= r.LatencyMeanPct || r.LatencyCI95[1] <= r.LatencyMeanPct {
 		t.Errorf("latency %v %v", r.LatencyMeanPct, r.LatencyCI95)
 	}
 	if !near(r.LatencyP99Pct, 1) || r.Off.LatencyMS.P99 != 200 || !near(r.TokenP99Pct, 1) {

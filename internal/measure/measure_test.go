@@ -77,9 +77,13 @@ func TestQuantileIsNearestRank(t *testing.T) {
 
 func TestCost(t *testing.T) {
 	pairs := []Pair{{On: 103, Off: 100}, {On: 50.5, Off: 50}, {On: 200, Off: 200}}
-	got := Cost(pairs) // 3 %, 1 %, 0 %
-	if !near(got.Mean, 4.0/3, 1e-9) || !near(got.Hi-got.Mean, 4.303*math.Sqrt(7.0/3/3), 0.01) {
+	got := Cost(pairs) // the third root of 1.03 x 1.01; logarithms 0.02956, 0.00995 and 0
+	if !near(got.Mean, 1.32568, 1e-4) || !near(got.Hi, 100*math.Expm1(0.01317+4.303*0.01504/math.Sqrt(3)), 0.01) {
 		t.Errorf("got %+v", got)
+	}
+	// Equal noise on both sides costs nothing, and a half without a value says nothing.
+	if got := Cost([]Pair{{On: 1, Off: 2}, {On: 2, Off: 1}, {On: 5}}); !near(got.Mean, 0, 1e-9) || !near((1+got.Hi/100)*(1+got.Lo/100), 1, 1e-9) {
+		t.Errorf("noise alone: %+v", got)
 	}
 	if Percent(5, 0) != 0 || Ratio(5, 0) != 0 || Percent(90, 100) != -10 {
 		t.Error("percent or ratio")

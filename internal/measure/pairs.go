@@ -1,5 +1,7 @@
 package measure
 
+import "math"
+
 // Pair is one quantity with the thing under test on and off, measured one right
 // after the other.
 type Pair struct{ On, Off float64 }
@@ -10,13 +12,19 @@ type Pair struct{ On, Off float64 }
 func OnFirst(i int) bool { return i%2 == 1 }
 
 // Cost returns by how many percent "on" is more than "off", as the mean over the
-// pairs with its 95 % interval.
+// pairs with its 95 % interval. The mean is that of the logarithms of the ratios, so
+// that noise cancels: the plain mean of ratios is above 1 where both halves have the
+// same noise, by half of its variance and more (a pair of 0.5 and one of 2 cost
+// nothing together, not 25 %). A pair with a half of 0 counts as equal.
 func Cost(pairs []Pair) Interval {
 	each := make([]float64, len(pairs))
 	for i, p := range pairs {
-		each[i] = Percent(p.On, p.Off)
+		if p.On > 0 && p.Off > 0 {
+			each[i] = math.Log(p.On / p.Off)
+		}
 	}
-	return Mean95(each)
+	in := Mean95(each)
+	return Interval{Mean: 100 * math.Expm1(in.Mean), Lo: 100 * math.Expm1(in.Lo), Hi: 100 * math.Expm1(in.Hi)}
 }
 
 // PerUnit returns how much "on" is more than "off" for each unit of work, such as

@@ -1,7 +1,3 @@
-// Package topology turns a view of the ring into pipelines and candidate stages.
-// It is pure: a view goes in, values come out, and two nodes with equal views
-// compute equal results. Assignment is static for now: nodes advertise the
-// stages that their configuration gives them.
 package topology
 
 import (
@@ -51,10 +47,14 @@ type Stage struct {
 	Progress int              `cbor:"4,keyasint,omitempty"` // of loading, in permille
 	Reason   string           `cbor:"5,keyasint,omitempty"` // why it is not ready
 	Cells    int              `cbor:"6,keyasint,omitempty"` // KV positions the engine can hold
+	// Releasing says that the stage is about to be given up: it still serves, and others
+	// no longer count on it.
+	Releasing bool `cbor:"7,keyasint,omitempty"`
+	Device    int  `cbor:"8,keyasint,omitempty"` // index in the node's devices
 }
 
-// Node is one member as the view's owner sees it. Its record (Models, Stages)
-// may be older than its State.
+// Node is one member as the view's owner sees it. Its record (Models, Stages,
+// Capacity) may be older than its State.
 type Node struct {
 	ID     kevlard.NodeID
 	Boot   kevlard.BootID
@@ -63,6 +63,7 @@ type Node struct {
 	State  State
 	Models []Model
 	Stages []Stage
+	Capacity
 }
 
 // View is one node's immutable snapshot of the ring, sorted by node ID. Views of

@@ -22,6 +22,7 @@ func (p *planner) cover(mi int) {
 		}
 		copy(p.bins, before)
 	}
+	m.items = nil // of an attempt that failed
 	if cut, bins := p.tight(m, room); cut != nil {
 		m.whole, m.resplit = true, len(m.held) > 0
 		m.items = p.newItems(mi, cut)

@@ -297,17 +297,23 @@ func (p *planner) holder(m *planned, it *item, b int, short bool) Holder {
 
 // lostTo says why a range has too few holders.
 func (p *planner) lostTo(model kevlard.Digest, l kevlard.Layers) Reason {
-	why := Join
-	for _, n := range p.v.Nodes {
-		if n.State == Alive || n.State == Suspect || !slices.ContainsFunc(n.Stages, func(s Stage) bool {
-			return s.Key.Model == model && s.Key.Layers.Lo < l.Hi && l.Lo < s.Key.Layers.Hi
-		}) {
-			continue
-		}
-		if n.State != Draining {
-			return Death
-		}
-		why = Drained
+	k := kevlard.StageKey{Model: model, Layers: l}
+	switch {
+	case p.v.lost(k):
+		return Death
+	case p.v.heldBy(k, Draining):
+		return Drained
 	}
-	return why
+	return Join
+}
+
+// lost reports whether a node that is gone held some of a stage's layers.
+func (v View) lost(k kevlard.StageKey) bool { return v.heldBy(k, Dead, Left) }
+
+func (v View) heldBy(k kevlard.StageKey, states ...State) bool {
+	return slices.ContainsFunc(v.Nodes, func(n Node) bool {
+		return slices.Contains(states, n.State) && slices.ContainsFunc(n.Stages, func(s Stage) bool {
+			return s.Key.Model == k.Model && s.Key.Layers.Lo < k.Layers.Hi && k.Layers.Lo < s.Key.Layers.Hi
+		})
+	})
 }

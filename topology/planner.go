@@ -158,6 +158,7 @@ func (p *planner) readStages(models map[kevlard.Digest]*planned) {
 			switch {
 			case n.State != Alive && n.State != Suspect:
 				m.ghosts = append(m.ghosts, l)
+			case !n.planned() && slices.ContainsFunc(m.held[l], func(h resident) bool { return h.bin == -i-1 }): // said twice
 			case !n.planned():
 				m.held[l] = append(m.held[l], resident{bin: -i - 1})
 			case m.serves[i] && s.Device >= 0 && s.Device < min(len(n.Devices), maxDevices):

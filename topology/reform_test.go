@@ -1,0 +1,467 @@
+package topology
+
+import (
+	"fmt"
+	"math/rand"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"pgregory.net/rapid"
+)
+
+// mesh runs a Reformer for each node in virtual time. Nodes see each other late, each
+// pair by a time of its own; loads take time. It holds that no device is ever over its
+// budget and that nobody gives up the last route.
+type mesh struct {
+	t       interface{ Fatalf(string, ...any) }
+	rng     *rand.Rand
+	now     kevlard.Instant
+	settle  Settle
+	verdict time.Duration // from a death to the ring's word on it
+	lag     time.Duration // the most that news takes
+	load    time.Duration // of one stage
+	broken  map[kevlard.NodeID]bool
+	hosts   map[kevlard.NodeID]*member
+	ids     []kevlard.NodeID
+	actions []string
+	bytes   int64
+	adopted map[kevlard.NodeID]int
+	reasons map[Reason]int
+}
+
+type member struct {
+	node  Node // the truth
+	up    bool
+	since kevlard.Instant // of up
+	boots int
+	r     *Reformer
+	done  map[kevlard.StageKey]kevlard.Instant
+	lags  map[kevlard.NodeID]time.Duration
+	heard map[kevlard.NodeID]int // index of the last news of each
+	past  []news
+}
+
+// news is what a node said of itself, from a time on.
+type news struct {
+	at   kevlard.Instant
+	node Node
+	up   bool
+}
+
+const tick = kevlard.Instant(100 * time.Millisecond)
+
+func newMesh(t interface{ Fatalf(string, ...any) }, seed int64) *mesh {
+	return &mesh{
+		t: t, rng: rand.New(rand.NewSource(seed)), verdict: 2 * time.Second, lag: time.Second, load: 500 * time.Millisecond,
+		broken: map[kevlard.NodeID]bool{}, hosts: map[kevlard.NodeID]*member{}, adopted: map[kevlard.NodeID]int{}, reasons: map[Reason]int{},
+	}
+}
+
+// start begins a life of a node, with nothing resident.
+func (w *mesh) start(n Node) {
+	h := w.hosts[n.ID]
+	if h == nil {
+		h = &member{lags: map[kevlard.NodeID]time.Duration{}}
+		w.hosts[n.ID] = h
+		w.ids = append(w.ids, n.ID)
+		slices.Sort(w.ids)
+	}
+	h.boots++
+	n.Boot = kevlard.BootID(fmt.Sprint(n.ID, h.boots))
+	n.Stages, n.State = nil, Alive
+	h.node, h.up, h.since, h.done = n, true, w.now, map[kevlard.StageKey]kevlard.Instant{}
+	h.r, h.heard = NewReformer(n.ID, Goal{}, w.settle), map[kevlard.NodeID]int{}
+	w.publish(h)
+}
+
+func (w *mesh) kill(id kevlard.NodeID) {
+	h := w.hosts[id]
+	h.up, h.since = false, w.now
+	w.publish(h)
+}
+
+// publish makes what is true of a node news, on its way to the others.
+func (w *mesh) publish(h *member) {
+	n := h.node
+	n.Stages = slices.Clone(n.Stages)
+	n.Failed = h.r.Failed()
+	h.past = append(h.past, news{w.now, n, h.up})
+}
+
+// view is what a node knows now, and news whether that is more than at the last call.
+func (w *mesh) view(self *member) (v View, fresh bool) {
+	for _, id := range w.ids {
+		h := w.hosts[id]
+		if h == self {
+			v.Nodes = append(v.Nodes, h.node)
+			fresh = fresh || self.heard[id] != len(h.past)
+			self.heard[id] = len(h.past)
+			continue
+		}
+		lag, ok := self.lags[id]
+		if !ok {
+			lag = time.Duration(w.rng.Int63n(int64(w.lag)))
+			self.lags[id] = lag
+		}
+		heard := -1
+		for i, x := range slices.Backward(h.past) {
+			// Lives end late, so a return may be heard before the end of the life before.
+			if x.up && x.at.Add(lag) <= w.now || !x.up && x.at.Add(lag+w.verdict) <= w.now {
+				heard = i
+				break
+			}
+		}
+		fresh = fresh || self.heard[id] != heard
+		self.heard[id] = heard
+		if heard < 0 {
+			continue
+		}
+		n := h.past[heard].node
+		if !h.past[heard].up {
+			n.State = Dead
+		}
+		v.Nodes = append(v.Nodes, n)
+	}
+	return v, fresh
+}
+
+// truth is the view of somebody who knows everything.
+func (w *mesh) truth() View {
+	var v View
+	for _, id := range w.ids {
+		if h := w.hosts[id]; h.up {
+			v.Nodes = append(v.Nodes, h.node)
+		}
+	}
+	return v
+}
+
+// run lets time pass. It returns when the last action was, or Never for none.
+func (w *mesh) run(d time.Duration) (last kevlard.Instant) {
+	last = kevlard.Never
+	for end := w.now.Add(d); w.now < end; w.now += tick {
+		for _, id := range w.ids {
+			h := w.hosts[id]
+			if !h.up {
+				continue
+			}
+			w.finish(h)
+			v, fresh := w.view(h)
+			if !fresh && w.now < h.r.Deadline() {
+				continue
+			}
+			for _, a := range h.r.Step(w.now, v, nil) {
+				last = w.now
+				w.apply(h, a)
+			}
+		}
+	}
+	return last
+}
+
+// finish ends the loads that are done.
+func (w *mesh) finish(h *member) {
+	changed := false
+	for i := len(h.node.Stages) - 1; i >= 0; i-- {
+		s := &h.node.Stages[i]
+		at, ok := h.done[s.Key]
+		if !ok || w.now < at {
+			continue
+		}
+		delete(h.done, s.Key)
+		changed = true
+		if w.broken[h.node.ID] {
+			h.r.LoadFailed(w.now, s.Key, "broken disk")
+			h.node.Stages = slices.Delete(h.node.Stages, i, i+1)
+			continue
+		}
+		s.State = Ready
+	}
+	if changed {
+		w.publish(h)
+	}
+}
+
+func (w *mesh) apply(h *member, a Action) {
+	w.actions = append(w.actions, fmt.Sprintf("%v %s %s %v %s", time.Duration(w.now), h.node.ID, a.Do, a.Key.Layers, a.Reason))
+	i := slices.IndexFunc(h.node.Stages, func(s Stage) bool { return s.Key == a.Key })
+	if (i >= 0) == (a.Do == Adopt) {
+		w.t.Fatalf("%v\nthe last one makes no sense", w.actions)
+	}
+	// Stages are values in shared slices of older news: change a copy.
+	h.node.Stages = slices.Clone(h.node.Stages)
+	switch a.Do {
+	case Adopt:
+		for _, s := range h.node.Stages {
+			if s.State == Loading {
+				w.t.Fatalf("%v\ntwo loads at once", w.actions)
+			}
+		}
+		h.node.Stages = append(h.node.Stages, Stage{Key: a.Key, State: Loading, Class: "c", Device: a.Device})
+		h.done[a.Key] = w.now.Add(w.load)
+		w.bytes += a.Bytes
+		w.adopted[h.node.ID]++
+		w.reasons[a.Reason]++
+		used := int64(0)
+		for _, s := range h.node.Stages {
+			used += h.node.Weights[0].need(s.Key.Layers)
+		}
+		if used > h.node.Devices[0].Budget {
+			w.t.Fatalf("%v\n%s uses %d of %d", w.actions, h.node.ID, used, h.node.Devices[0].Budget)
+		}
+	case Announce, Retain:
+		h.node.Stages[i].Releasing = a.Do == Announce
+	case Release:
+		served := w.truth().served(a.Key.Model)
+		h.node.Stages = slices.Delete(h.node.Stages, i, i+1)
+		delete(h.done, a.Key)
+		if served && !w.truth().served(a.Key.Model) {
+			w.t.Fatalf("%v\nthe last route is gone", w.actions)
+		}
+	}
+	w.publish(h)
+}
+
+// holders counts the ready holders of each range.
+func (w *mesh) holders() map[kevlard.Layers]int {
+	out := map[kevlard.Layers]int{}
+	for _, n := range w.truth().Nodes {
+		for _, s := range n.Stages {
+			if s.State == Ready {
+				out[s.Key.Layers]++
+			}
+		}
+	}
+	return out
+}
+
+func (w *mesh) want(t *testing.T, ranges, each int) {
+	t.Helper()
+	got := w.holders()
+	for l, n := range got {
+		if n != each {
+			t.Errorf("%v has %d holders, want %d\n%v", l, n, each, w.actions)
+		}
+	}
+	if len(got) != ranges {
+		t.Errorf("%d ranges, want %d: %v", len(got), ranges, w.actions)
+	}
+}
+
+// formed is a ring of n nodes that has come to rest.
+func formed(t interface{ Fatalf(string, ...any) }, n int, budget int64, seed int64) (*mesh, View) {
+	m, weights := even("fairy", 8, 100, 60, 20)
+	w := newMesh(t, seed)
+	v := ring(m, weights, n, budget)
+	for _, n := range v.Nodes {
+		w.start(n)
+		w.run(300 * time.Millisecond)
+	}
+	w.run(time.Minute)
+	return w, v
+}
+
+// TestForms: eight daemons started one after the other hold two pipelines three seconds
+// after the last, and the loads of one stage; nothing is loaded twice.
+func TestForms(t *testing.T) {
+	m, weights := even("fairy", 8, 100, 60, 20)
+	w := newMesh(t, 1)
+	w.lag = 300 * time.Millisecond
+	for _, n := range ring(m, weights, 8, 2000).Nodes {
+		w.start(n)
+		w.run(100 * time.Millisecond)
+	}
+	w.run(2900*time.Millisecond + w.load)
+	w.want(t, 4, 2)
+	if min := int64(2 * (8*100 + 2*60)); w.bytes != min {
+		t.Errorf("%d bytes were loaded, %d are needed: %v", w.bytes, min, w.actions)
+	}
+}
+
+// TestGrows adds nodes one at a time, 3 to 8.
+func TestGrows(t *testing.T) {
+	w, v := formed(t, 3, 2000, 1)
+	w.run(20 * time.Second)
+	w.want(t, 4, 2)
+	m, weights := even("fairy", 8, 100, 60, 20)
+	more := ring(m, weights, 8, 2000).Nodes[len(v.Nodes):]
+	copies := 8
+	for i, n := range more {
+		before := len(w.actions)
+		adopted := w.adopted[n.ID]
+		w.start(n)
+		w.run(90 * time.Second)
+		w.want(t, 4, 2)
+		least := copies / (len(v.Nodes) + i + 1) // what an equal share leaves to the newcomer
+		if got := w.adopted[n.ID] - adopted; got != least {
+			t.Errorf("node %d loaded %d ranges, want %d: %v", len(v.Nodes)+i+1, got, least, w.actions[before:])
+		}
+		for _, o := range w.ids {
+			if o != n.ID && len(w.hosts[o].node.Stages) == 0 {
+				t.Errorf("%s has nothing to do", o)
+			}
+		}
+	}
+	if w.reasons[Rebalance] != 6 || w.reasons[Join] != 8 || len(w.reasons) != 2 {
+		t.Errorf("reasons %v", w.reasons)
+	}
+}
+
+// TestDeath: one death costs the bytes that were lost, and no others.
+func TestDeath(t *testing.T) {
+	for n := range 8 {
+		w, v := formed(t, 8, 2000, int64(n))
+		lost := w.hosts[v.Nodes[n].ID].node.Stages
+		before, acts := w.bytes, len(w.actions)
+		w.kill(v.Nodes[n].ID)
+		w.run(60 * time.Second)
+		w.want(t, 4, 2)
+		s := newSizes(v.Nodes[0].Weights[0])
+		if want := s.weight(lost[0].Key.Layers); w.bytes-before != want || w.reasons[Death] != 1 || len(w.actions) != acts+1 {
+			t.Errorf("%d bytes for %d lost: %v", w.bytes-before, want, w.actions[acts:])
+		}
+	}
+}
+
+// TestFlap: up three seconds, down three seconds, twenty times: nobody else moves.
+func TestFlap(t *testing.T) {
+	for _, n := range []int{0, 5} {
+		w, v := formed(t, 8, 2000, int64(n))
+		flapper := v.Nodes[n]
+		before := len(w.actions)
+		for range 20 {
+			w.kill(flapper.ID)
+			w.run(3 * time.Second)
+			w.start(flapper)
+			w.run(3 * time.Second)
+		}
+		for _, a := range w.actions[before:] {
+			var at, who string
+			if fmt.Sscan(a, &at, &who); who != string(flapper.ID) {
+				t.Errorf("moved by a flapping node: %s", a)
+			}
+		}
+		w.run(time.Minute)
+		w.want(t, 4, 2)
+	}
+}
+
+// TestRejoinInTime: a node that is back before its death has settled costs nothing.
+func TestRejoinInTime(t *testing.T) {
+	w, v := formed(t, 8, 2000, 1)
+	before := w.reasons[Death]
+	w.kill(v.Nodes[2].ID)
+	w.run(w.verdict + 1500*time.Millisecond)
+	w.start(v.Nodes[2])
+	w.run(time.Minute)
+	if w.reasons[Death] != before {
+		t.Errorf("%v", w.actions)
+	}
+	w.want(t, 4, 2)
+}
+
+// TestDrain: what a draining node holds is held elsewhere before it is given up.
+func TestDrain(t *testing.T) {
+	w, v := formed(t, 8, 2000, 1)
+	h := w.hosts[v.Nodes[4].ID]
+	h.node.State = Draining
+	w.publish(h)
+	w.run(time.Minute)
+	if len(h.node.Stages) > 0 || w.reasons[Drained] != 1 {
+		t.Errorf("%v", w.actions)
+	}
+	w.want(t, 4, 2)
+}
+
+// TestBrokenDisk: a load that fails goes to somebody else, and is not tried in a loop.
+func TestBrokenDisk(t *testing.T) {
+	m, weights := even("fairy", 8, 100, 60, 20)
+	w := newMesh(t, 1)
+	v := ring(m, weights, 8, 2000)
+	w.broken[v.Nodes[3].ID] = true
+	for _, n := range v.Nodes {
+		w.start(n)
+	}
+	w.run(20 * time.Second)
+	w.want(t, 4, 2)
+	w.run(10 * time.Minute)
+	// 30 s, 1, 2, 4, 8 minutes: a range each time, of the few that exist.
+	if got := w.adopted[v.Nodes[3].ID]; got > 4*6 {
+		t.Errorf("%d loads on a broken disk in ten minutes: %v", got, w.actions)
+	}
+	if f := w.hosts[v.Nodes[3].ID].r.Failed(); len(f) == 0 || f[0].Reason != "broken disk" {
+		t.Errorf("failures %v", f)
+	}
+}
+
+// TestResplits: three nodes hold a model that fills them; one dies, and two can hold it.
+func TestResplits(t *testing.T) {
+	w, v := formed(t, 3, 720, 1) // five or six layers each
+	w.kill(v.Nodes[1].ID)
+	w.run(2 * time.Minute)
+	if !w.truth().served(v.Nodes[0].Models[0].ID) {
+		t.Errorf("not served by two: %v\n%v", w.actions, w.hosts[v.Nodes[0].ID].r.Plan())
+	}
+	w.kill(v.Nodes[0].ID) // one can't
+	w.run(time.Minute)
+	p := w.hosts[v.Nodes[2].ID].r.Plan()
+	if len(p.Models[0].Missing) == 0 {
+		t.Errorf("nothing is missing: %v", p)
+	}
+	w.start(v.Nodes[0])
+	w.run(2 * time.Minute)
+	if !w.truth().served(v.Nodes[0].Models[0].ID) {
+		t.Errorf("not served again: %v", w.actions)
+	}
+}
+
+// TestConverges throws deaths, returns and drains at rings of any size and memory, lets
+// them rest, and holds that all have done what the common plan says, and that none goes
+// on moving. What must hold at every moment is in mesh.
+func TestConverges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m, weights := even("fairy", 8, 100, rapid.SampledFrom([]int64{0, 60}).Draw(t, "ends"), 20)
+		w := newMesh(t, rapid.Int64().Draw(t, "seed"))
+		v := ring(m, weights, rapid.IntRange(1, 9).Draw(t, "nodes"), 0)
+		for i := range v.Nodes {
+			v.Nodes[i].Devices[0] = Device{rapid.SampledFrom([]int64{300, 600, 1000, 3000}).Draw(t, "budget"), rapid.SampledFrom([]int{1000, 1000, 500}).Draw(t, "speed")}
+			v.Nodes[i].Zone = rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")
+			if rapid.IntRange(0, 3).Draw(t, "empty") == 0 && i > 0 {
+				v.Nodes[i].Local = nil
+			}
+		}
+		for _, n := range v.Nodes {
+			w.start(n)
+			w.run(time.Duration(rapid.IntRange(0, 2000).Draw(t, "between")) * time.Millisecond)
+		}
+		for range rapid.IntRange(0, 6).Draw(t, "faults") {
+			n := rapid.SampledFrom(v.Nodes).Draw(t, "node")
+			switch h := w.hosts[n.ID]; {
+			case h.up && rapid.IntRange(0, 3).Draw(t, "drain") == 0:
+				h.node.State = Draining
+				w.publish(h)
+			case h.up:
+				w.kill(n.ID)
+			default:
+				w.start(n)
+			}
+			w.run(time.Duration(rapid.IntRange(0, 20_000).Draw(t, "pause")) * time.Millisecond)
+		}
+		w.run(5 * time.Minute)
+		moved := len(w.actions)
+		w.run(time.Minute)
+		if len(w.actions) > moved {
+			t.Fatalf("still moving: %v", w.actions[max(0, moved-10):])
+		}
+		truth := w.truth()
+		for _, n := range truth.Nodes {
+			h := w.hosts[n.ID]
+			v, _ := w.view(h)
+			if s := h.r.Plan().Mine(v, n.ID); n.State == Alive && (len(s.Adopt) > 0 || len(s.Release) > 0) {
+				t.Fatalf("%s has not done its part %+v:\n%v\n%v", n.ID, s, h.r.Plan(), w.actions)
+			}
+		}
+	})
+}

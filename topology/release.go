@@ -1,0 +1,192 @@
+package topology
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+)
+
+// release gives up what the plan does not want here, in two steps; see Reformer.
+func (r *Reformer) release(now kevlard.Instant, v View, self *Node, share Share, cramped map[int]bool, out []Action) []Action {
+	surplus := map[kevlard.StageKey]bool{}
+	for _, s := range share.Release {
+		surplus[s.Key] = true
+	}
+	for _, s := range self.Stages {
+		if surplus[s.Key] {
+			continue
+		}
+		if _, ok := r.announced[s.Key]; ok || s.Releasing {
+			delete(r.announced, s.Key)
+			out = append(out, Action{Do: Retain, Adoption: Adoption{Key: s.Key, Device: s.Device}})
+		}
+	}
+	for k := range r.unwanted {
+		if !surplus[k] {
+			delete(r.unwanted, k)
+		}
+	}
+	for k := range r.announced {
+		if !surplus[k] {
+			delete(r.announced, k)
+		}
+	}
+	for _, s := range share.Release {
+		out = r.giveUp(now, v, self, s, cramped[s.Device], out)
+	}
+	return out
+}
+
+func (r *Reformer) giveUp(now kevlard.Instant, v View, self *Node, s Surplus, room bool, out []Action) []Action {
+	since, ok := r.unwanted[s.Key]
+	if !ok {
+		since = now
+		r.unwanted[s.Key] = now
+	}
+	act := func(do Do) {
+		out = append(out, Action{Do: do, Adoption: Adoption{Key: s.Key, Device: s.Device, Reason: s.Reason}})
+	}
+	i := slices.IndexFunc(self.Stages, func(o Stage) bool { return o.Key == s.Key && o.Device == s.Device })
+	stage := self.Stages[i]
+	at, announced := r.announced[s.Key]
+	if stage.Releasing && !announced { // announced in a former life of this machine
+		at, announced = now, true
+		r.announced[s.Key] = now
+	}
+	hurry := room || self.State == Draining
+	settled := since.Add(r.settle.Release)
+	if hurry {
+		settled = since
+	}
+	switch {
+	case now < settled:
+		r.wake(settled)
+	case stage.State != Ready || room && r.useless(v, s.Key):
+		delete(r.announced, s.Key)
+		act(Release)
+	case !r.spare(v, s.Key, stage.Class, room):
+		if announced && self.State != Draining {
+			delete(r.announced, s.Key)
+			act(Retain)
+		}
+	case !announced:
+		r.announced[s.Key] = now
+		r.wake(now.Add(r.settle.Release))
+		act(Announce)
+	case now < at.Add(r.settle.Release):
+		r.wake(at.Add(r.settle.Release))
+	default:
+		delete(r.announced, s.Key)
+		act(Release)
+	}
+	return out
+}
+
+// useless reports whether a model can't be served with what is ready, and could if the
+// plan were carried out: then giving up a stage for it costs nobody anything.
+func (r *Reformer) useless(v View, k kevlard.StageKey) bool {
+	m, ok := r.plan.model(k.Model)
+	return ok && len(m.Missing) == 0 && !v.served(k.Model)
+}
+
+func (p Plan) model(id kevlard.Digest) (ModelPlan, bool) {
+	for _, m := range p.Models {
+		if m.Model.ID == id {
+			return m, true
+		}
+	}
+	return ModelPlan{}, false
+}
+
+// spare reports whether a stage can go: ready stages that stay make a route, of the same
+// numerics class if there is one now, and, unless it has to make room, the holders that
+// the plan wants instead are ready.
+func (r *Reformer) spare(v View, k kevlard.StageKey, class string, room bool) bool {
+	m, ok := r.plan.model(k.Model)
+	if !ok {
+		return true // no configuration wants the model
+	}
+	stays := func(n *Node, s Stage) bool {
+		switch {
+		case n.State != Alive, s.State != Ready:
+			return false
+		case n.ID == r.self:
+			_, going := r.announced[s.Key]
+			return s.Key != k && !going
+		}
+		return !s.Releasing || n.ID > r.self
+	}
+	alike := func(n *Node, s Stage) bool { return s.Class == class && answers(n, s) }
+	if v.routes(m.Model, alike) {
+		alike = func(n *Node, s Stage) bool { return s.Class == class && stays(n, s) }
+	} else {
+		alike = stays
+	}
+	if !v.routes(m.Model, alike) {
+		return false
+	}
+	if room {
+		return true
+	}
+	for _, p := range m.Ranges {
+		if p.Layers.Hi <= k.Layers.Lo || k.Layers.Hi <= p.Layers.Lo {
+			continue
+		}
+		for _, h := range p.Holders {
+			n, ok := v.Node(h.Node)
+			if !ok || !slices.ContainsFunc(n.Stages, func(s Stage) bool {
+				return s.Key == kevlard.StageKey{Model: k.Model, Layers: p.Layers} && s.State == Ready
+			}) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// served reports whether a model has a route now.
+func (v View) served(id kevlard.Digest) bool {
+	m, ok := v.Model(id)
+	return ok && v.routes(m, answers)
+}
+
+func answers(n *Node, s Stage) bool {
+	return (n.State == Alive || n.State == Suspect) && s.State == Ready
+}
+
+// routes reports whether the stages for which take answers true make a route: ranges
+// that follow each other from the first layer to the last, of one numerics class.
+func (v View) routes(m Model, take func(*Node, Stage) bool) bool {
+	type hop struct {
+		class  string
+		layers kevlard.Layers
+	}
+	var hops []hop
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		for _, s := range n.Stages {
+			if s.Key.Model == m.ID && valid(s.Key.Layers) && s.Key.Layers.Hi <= m.Layers && take(n, s) {
+				hops = append(hops, hop{s.Class, s.Key.Layers})
+			}
+		}
+	}
+	slices.SortFunc(hops, func(a, b hop) int { return cmp.Or(cmp.Compare(a.class, b.class), a.layers.Compare(b.layers)) })
+	hops = slices.Compact(hops)
+	reached := map[int]bool{}
+	class := ""
+	for i, h := range hops {
+		if i == 0 || h.class != class {
+			clear(reached)
+			reached[0] = true
+			class = h.class
+		}
+		if reached[h.layers.Lo] {
+			reached[h.layers.Hi] = true
+		}
+		if reached[m.Layers] {
+			return true
+		}
+	}
+	return false
+}

@@ -20,11 +20,13 @@ type bid struct {
 	until   kevlard.Instant
 	at      kevlard.Instant             // when to act if nothing is heard
 	asked   map[kevlard.NodeID]bool     // who was asked where the session is; true: has answered
-	others  []protocol.Life             // those who said that they don't own it
+	others  []protocol.Life             // those who said last that they don't own it
+	holder  protocol.Life               // whom a witness hears from as the owner
 	known   protocol.Located            // the newest record that was heard of
 	highest uint64                      // the newest epoch that was heard of
 	round   *witness.Round              // nil: none is under way
 	answers map[kevlard.NodeID]struct{} // in this round
+	rivals  []protocol.Life             // whom witnesses named in this round, and who were asked since
 	rounds  int
 	owner   bool // a witness of this or the last round hears from the owner
 	unheard bool // somebody who may know the session did not answer
@@ -101,14 +103,17 @@ func (m *Machine) bidRound(now kevlard.Instant, id kevlard.SessionID, b *bid, ou
 	b.rounds++
 	r := witness.NewRound(b.highest, b.known.At, b.known.Witnesses)
 	b.round, b.answers, b.owner, b.at = &r, map[kevlard.NodeID]struct{}{}, false, now.Add(m.cfg.Timing.Round)
+	b.rivals = nil
 	return m.askVotes(id, b, nil, out)
 }
 
 // askVotes asks the witnesses of the newest list that were not asked before.
 func (m *Machine) askVotes(id kevlard.SessionID, b *bid, before []protocol.Life, out []Effect) []Effect {
 	vote := protocol.Vote{Session: id, Epoch: b.round.Epoch}
-	if slices.Contains(b.others, b.known.Owner) {
-		vote.Disowned = b.known.Owner
+	for _, l := range []protocol.Life{b.known.Owner, b.holder} {
+		if slices.Contains(b.others, l) {
+			vote.Disowned = l
+		}
 	}
 	for _, l := range b.round.Ask() {
 		if m.connected(l.Node) && !slices.Contains(before, l) {
@@ -127,8 +132,11 @@ func (m *Machine) promised(now kevlard.Instant, from protocol.Life, p protocol.P
 	before := b.round.Ask()
 	won := b.round.Promised(from, p)
 	b.highest = max(b.highest, b.round.Highest)
-	b.owner = b.owner || p.Refusal == protocol.WitnessOwner
+	if p.Refusal == protocol.WitnessOwner {
+		b.owner, b.holder = true, p.Owner
+	}
 	b.answers[from.Node] = struct{}{}
+	out = m.askRival(p, b, out)
 	if won {
 		return m.won(now, p.Session, b.round.Won(m.life()), b.round.Before(), out)
 	}
@@ -143,6 +151,19 @@ func (m *Machine) promised(now kevlard.Instant, from protocol.Life, p protocol.P
 	b.round = nil
 	b.at = now.Add(m.pause(p.Session, b.rounds))
 	return out
+}
+
+// askRival asks who may have won instead, once in a round. If it owns the session it is
+// followed: further rounds would win nothing, and promises to a loser end the winner's epoch.
+func (m *Machine) askRival(p protocol.Promise, b *bid, out []Effect) []Effect {
+	l := p.Owner
+	if l.Node == "" || l.Node == m.cfg.Self || !m.connected(l.Node) || slices.Contains(b.rivals, l) {
+		return out
+	}
+	b.rivals = append(b.rivals, l)
+	b.others = slices.DeleteFunc(b.others, func(o protocol.Life) bool { return o == l }) // what it said may be over
+	b.asked[l.Node] = false
+	return append(out, Send{l.Node, protocol.Locate{Session: p.Session}})
 }
 
 // pause is the time before the next round, growing, and different for every node.
@@ -160,7 +181,7 @@ func (m *Machine) bidsDue(now kevlard.Instant, out []Effect) []Effect {
 		case now < b.at:
 		case now >= b.until && b.owner:
 			out = m.decided(id, TakenOver{Err: &kevlard.Failure{
-				Code: "session_busy", Status: 409, Message: fmt.Sprintf("node %s owns the session and lives, but it can't be reached from here; ask another node", b.known.Owner.Node),
+				Code: "session_busy", Status: 409, Message: fmt.Sprintf("node %s owns the session and lives, but it can't be reached from here; ask another node", cmp.Or(b.holder.Node, b.known.Owner.Node)),
 			}}, out)
 		case !b.known.Recorded && !b.unheard && !slices.Contains(slices.Collect(maps.Values(b.asked)), false):
 			out = m.decided(id, TakenOver{Err: notFound()}, out)

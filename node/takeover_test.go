@@ -214,6 +214,46 @@ func TestTakeOverFromOneWhoKnows(t *testing.T) {
 	}
 }
 
+// TestTakeOverLearnsWhoWon: another candidate is faster. The one that lost asks it, instead
+// of the witnesses again and again, whose promises would only end the winner's epoch. If the
+// winner has given up, the witnesses are told.
+func TestTakeOverLearnsWhoWon(t *testing.T) {
+	winner := protocol.Life{Node: "n4", Boot: "n4.1"}
+	lost := func(t *testing.T) *rig {
+		r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
+		r.step(TakeOver{Session: "s"})
+		w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
+		at := protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: protocol.Life{Node: "n9", Boot: "n9.1"}, Witnesses: w}
+		r.say("n1", at)
+		r.say("n2", protocol.Located{Session: "s"})
+		r.say("n3", protocol.Located{Session: "s"})
+		r.say("o", protocol.Located{Session: "s"})
+		r.say("n4", protocol.Located{Session: "s"}) // not yet
+		r.say("n1", protocol.Promise{Session: "s", Epoch: 2, Refusal: protocol.WitnessPromised, Newer: 2, Owner: winner})
+		if to := sent[protocol.Locate](r.out); len(to) != 1 || len(to["n4"]) != 1 {
+			t.Fatalf("asked %v, want n4", to)
+		}
+		r.say("n2", protocol.Promise{Session: "s", Epoch: 2, Refusal: protocol.WitnessOwner, Owner: winner})
+		if to := sent[protocol.Locate](r.out); len(to) != 0 {
+			t.Fatalf("asked %v again", to)
+		}
+		r.say("n3", protocol.Promise{Session: "s", Epoch: 2, Record: &protocol.Record{Session: "s", Epoch: 1, Owner: at.Owner, Witnesses: w}})
+		return r
+	}
+	r := lost(t)
+	r.say("n4", protocol.Located{Session: "s", Owned: true, Epoch: 2})
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Owner != "n4" {
+		t.Errorf("taken over %+v, want n4 to be followed", got)
+	}
+	r = lost(t)
+	r.say("n4", protocol.Located{Session: "s"})
+	r.now = r.m.bids["s"].at
+	r.step(Wake{})
+	if votes := sent[protocol.Vote](r.out); len(votes) != 3 || votes["n2"][0].Epoch != 3 || votes["n2"][0].Disowned != winner {
+		t.Errorf("votes %+v, want them to say that %v owns it no longer", votes, winner)
+	}
+}
+
 // TestTakeOverIsRefused: nobody knows the session, too few nodes answer, or the owner
 // lives.
 func TestTakeOverIsRefused(t *testing.T) {

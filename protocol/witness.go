@@ -126,6 +126,9 @@ type Promise struct {
 	Refusal WitnessReason     `cbor:"3,keyasint,omitempty"`
 	Newer   uint64            `cbor:"4,keyasint,omitempty"` // with WitnessPromised: the epoch that was
 	Record  *Record           `cbor:"5,keyasint,omitempty"`
+	// Owner is with WitnessOwner who is heard from, with WitnessPromised to whom that epoch
+	// was promised: the one to ask for the session.
+	Owner Life `cbor:"6,keyasint,omitzero"`
 }
 
 // Forget tells a witness that a session needs no record any more.

@@ -57,7 +57,7 @@ func drawWitness(t *rapid.T) Message {
 		return v
 	case kindPromise:
 		if rapid.Bool().Draw(t, "refused") {
-			return Promise{Session: id, Epoch: epoch, Refusal: WitnessOwner}
+			return Promise{Session: id, Epoch: epoch, Refusal: WitnessOwner, Owner: r.Owner}
 		}
 		return Promise{Session: id, Epoch: epoch, Record: &r}
 	case kindKeep:

@@ -141,7 +141,7 @@ func (s *Store) Promise(now kevlard.Instant, from protocol.Life, v protocol.Vote
 		return protocol.Promise{Session: v.Session, Epoch: v.Epoch, Refusal: protocol.WitnessUnknown}
 	}
 	if owner := k.Record.Owner; from != owner && v.Disowned != owner && heard(owner) {
-		return protocol.Promise{Session: v.Session, Epoch: v.Epoch, Refusal: protocol.WitnessOwner}
+		return protocol.Promise{Session: v.Session, Epoch: v.Epoch, Refusal: protocol.WitnessOwner, Owner: owner}
 	}
 	p := k.Promise(v.Session, v.Epoch, from)
 	if p.Refusal == "" {

@@ -49,7 +49,7 @@ func TestStore(t *testing.T) {
 	if e := s.Append(1, o, protocol.LogEntry{Session: "s", Epoch: 1, From: 1, Tokens: []kevlard.Token{5, 6}}); e.Through != 3 {
 		t.Errorf("a log that overlaps: %+v", e)
 	}
-	if p := s.Promise(1, x, protocol.Vote{Session: "s", Epoch: 2}, func(l protocol.Life) bool { return l == o }); p.Refusal != protocol.WitnessOwner {
+	if p := s.Promise(1, x, protocol.Vote{Session: "s", Epoch: 2}, func(l protocol.Life) bool { return l == o }); p.Refusal != protocol.WitnessOwner || p.Owner != o {
 		t.Errorf("a promise while the owner is heard of: %+v", p)
 	}
 	if p := storeOf(t, o).Promise(1, x, protocol.Vote{Session: "s", Epoch: 2, Disowned: o}, func(protocol.Life) bool { return true }); p.Record == nil {

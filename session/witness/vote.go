@@ -65,7 +65,7 @@ func (v *Vote) Promise(id kevlard.SessionID, epoch uint64, candidate protocol.Li
 	case v.Record.Epoch == 0:
 		p.Refusal = protocol.WitnessUnknown
 	case epoch < v.Promised || epoch == v.Promised && candidate != v.Candidate:
-		p.Refusal, p.Newer = protocol.WitnessPromised, v.Promised
+		p.Refusal, p.Newer, p.Owner = protocol.WitnessPromised, v.Promised, v.Candidate
 	default:
 		v.Promised, v.Candidate = epoch, candidate
 		r := v.Record

@@ -18,7 +18,8 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 	switch msg := ev.Message.(type) {
 	case protocol.Ping:
 		if p := m.peers[ev.From]; p != nil {
-			p.load, p.free, p.told = msg.Sessions, msg.Free, true
+			m.loads(ev.From, p, msg.Sessions)
+			p.free, p.told = msg.Free, true
 		}
 		return append(out, Send{ev.From, protocol.Pong{Seq: msg.Seq, Sessions: m.held(), Free: m.free()}})
 	case protocol.Pong:
@@ -259,16 +260,19 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	previous := s.Previous()
 	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
-		Layers: model.Layers, Candidates: m.candidates(s.Model()), Class: s.Class(), Previous: previous, Load: m.load, Copied: s.Copied,
-		Usable:    func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
-		AvoidEdge: func(from, to kevlard.NodeID) bool { return s.AvoidsEdge(now, from, to) },
+		Layers: model.Layers, Table: m.table(s.Model()), Class: s.Class(), Previous: previous,
+		Usable: func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 	}
+	m.hops = s.Copies(m.hops[:0])
+	ask.Copies = m.hops
+	s.AvoidedEdges(now, func(from, to kevlard.NodeID) { ask.Avoid = append(ask.Avoid, scheduler.Edge{From: from, To: to}) })
 	if len(previous) == 0 && f != nil {
-		ask.Held, ask.Worth = f.positions, min(seekWorth, len(s.Prompt())/2)
+		m.found = f.holders(m.found[:0])
+		ask.Held, ask.Worth = m.found, min(seekWorth, len(s.Prompt())/2)
 	}
 	a := m.router.Route(ask)
 	if a.Route == nil { // blame yields to need, reachability does not
-		ask.AvoidEdge = func(kevlard.NodeID, kevlard.NodeID) bool { return false }
+		ask.Avoid = nil
 		ask.Usable = func(n kevlard.NodeID) bool { return m.usable(n) && room(n) }
 		m.waiting[s.ID()] = m.router.Route(ask).Route == nil
 		ask.Usable = m.usable
@@ -292,12 +296,50 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 
 // candidates lists the ready stages of a model. It is the view's, and not to be changed.
 func (m *Machine) candidates(model kevlard.Digest) []topology.Candidate {
-	all, ok := m.ready[model]
-	if !ok {
-		all = m.view.Candidates(model)
-		m.ready[model] = all
+	return m.readyOf(model).candidates
+}
+
+// table returns the same in the order of their load.
+func (m *Machine) table(model kevlard.Digest) *scheduler.Table {
+	r := m.readyOf(model)
+	m.inUse()
+	if r.table == nil {
+		r.table = scheduler.NewTable(r.candidates, m.load)
 	}
-	return all
+	r.table.Set(m.cfg.Self, m.held())
+	return r.table
+}
+
+// ready is the ready stages of one model in the present view.
+type ready struct {
+	candidates []topology.Candidate
+	table      *scheduler.Table // nil: not asked for
+}
+
+func (m *Machine) readyOf(model kevlard.Digest) *ready {
+	r := m.ready[model]
+	if r == nil {
+		r = &ready{candidates: m.view.Candidates(model)}
+		m.ready[model] = r
+	}
+	return r
+}
+
+// loads notes what a node said that it holds.
+func (m *Machine) loads(n kevlard.NodeID, p *peer, sessions int) {
+	if p.load != sessions {
+		p.load = sessions
+		m.reload(n)
+	}
+}
+
+// reload puts a node where its load belongs.
+func (m *Machine) reload(n kevlard.NodeID) {
+	for _, r := range m.ready {
+		if r.table != nil {
+			r.table.Set(n, m.load(n))
+		}
+	}
 }
 
 // recoveringWait reports whether a session that is under way waits for a route that

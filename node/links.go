@@ -204,12 +204,23 @@ func (m *Machine) watch(now kevlard.Instant) {
 func (m *Machine) inUse() map[kevlard.NodeID]int {
 	if m.rerouted {
 		m.rerouted = false
+		m.used, m.usedBefore = m.usedBefore, m.used
 		clear(m.used)
 		for _, s := range m.sessions {
 			for i, h := range s.Route() {
 				if !s.Route()[:i].Uses(h.Node) {
 					m.used[h.Node]++
 				}
+			}
+		}
+		for n := range m.used {
+			if m.used[n] != m.usedBefore[n] {
+				m.reload(n)
+			}
+		}
+		for n := range m.usedBefore {
+			if m.used[n] == 0 {
+				m.reload(n)
 			}
 		}
 		m.rewatch = true
@@ -275,7 +286,8 @@ func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong
 	if p == nil {
 		return
 	}
-	p.load, p.free, p.told = pong.Sessions, pong.Free, true
+	m.loads(n, p, pong.Sessions)
+	p.free, p.told = pong.Free, true
 	if pong.Seq == 0 || pong.Seq > p.pingSeq || p.pingSeq-pong.Seq >= maxPings {
 		return // not asked in this life, or so long ago that the time is gone
 	}

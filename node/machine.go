@@ -42,22 +42,23 @@ type Assigned struct {
 
 // Machine is one node. Not safe for concurrent use.
 type Machine struct {
-	cfg      Config
-	view     topology.View
-	ready    map[kevlard.Digest][]topology.Candidate // of the view, by model, as far as it was asked for
-	sessions map[kevlard.SessionID]*session.Machine
-	timers   timers
-	waiting  map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
-	stages   []*stage.Machine           // sorted by key
-	peers    map[kevlard.NodeID]*peer
-	pingAt   kevlard.Instant
-	renewAt  kevlard.Instant
-	used     map[kevlard.NodeID]int // owned sessions that run through each node
-	rerouted bool                   // used is out of date
-	rewatch  bool                   // peers' watched flags are out of date
-	draining bool
-	poisoned poisoned
-	resting  resting // sessions without a client that can be resumed
+	cfg        Config
+	view       topology.View
+	ready      map[kevlard.Digest]*ready // of the view, by model, as far as it was asked for
+	sessions   map[kevlard.SessionID]*session.Machine
+	timers     timers
+	waiting    map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
+	stages     []*stage.Machine           // sorted by key
+	peers      map[kevlard.NodeID]*peer
+	pingAt     kevlard.Instant
+	renewAt    kevlard.Instant
+	used       map[kevlard.NodeID]int // owned sessions that run through each node
+	usedBefore map[kevlard.NodeID]int // what used was before it was last brought up to date
+	rerouted   bool                   // used is out of date
+	rewatch    bool                   // peers' watched flags are out of date
+	draining   bool
+	poisoned   poisoned
+	resting    resting // sessions without a client that can be resumed
 
 	followers    map[kevlard.SessionID]*follower  // of sessions owned here
 	following    map[kevlard.SessionID]*following // sessions owned elsewhere
@@ -74,15 +75,17 @@ type Machine struct {
 	keeps    map[uint64]kevlard.StageKey    // pieces of this node's own on their way to the block memory
 	seekings map[kevlard.SessionID]*seeking // who has a part of the prompts of sessions owned here
 	router   scheduler.Router
-	late     time.Duration // by which this node's timer fired, until due has acted on it
+	hops     []kevlard.Hop    // reused by each decision
+	found    []scheduler.Held // the same
+	late     time.Duration    // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.
 func New(cfg Config) *Machine {
 	cfg.Timing, cfg.Limits = cfg.Timing.withDefaults(), cfg.Limits.withDefaults()
 	m := &Machine{
-		cfg: cfg, ready: map[kevlard.Digest][]topology.Candidate{}, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
-		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
+		cfg: cfg, ready: map[kevlard.Digest]*ready{}, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
+		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, usedBefore: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},

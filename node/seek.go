@@ -6,6 +6,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/scheduler"
 	"github.com/kevlard/kevlard/session"
 )
 
@@ -30,6 +31,14 @@ type holder struct {
 // positions returns how many leading positions a stage has.
 func (f *seeking) positions(n kevlard.NodeID, l kevlard.Layers) int {
 	return f.held[holder{n, l}].Positions
+}
+
+// holders appends what is known of all stages.
+func (f *seeking) holders(out []scheduler.Held) []scheduler.Held {
+	for at, h := range f.held {
+		out = append(out, scheduler.Held{Hop: kevlard.Hop{Node: at.node, Layers: at.layers}, Positions: h.Positions})
+	}
+	return out
 }
 
 // source returns who has most of what a hop lacks; the zero value if nobody has more.
@@ -116,7 +125,7 @@ func (m *Machine) sought(now kevlard.Instant, from kevlard.NodeID, a protocol.So
 	}
 	f.take(from, a)
 	if p := m.peers[from]; p != nil {
-		p.load = a.Load // of now, as this node's own is: routes do not mix pipelines for want of news
+		m.loads(from, p, a.Load) // of now, as this node's own is: routes do not mix pipelines for want of news
 	}
 	if len(f.left) > 0 {
 		return out

@@ -38,15 +38,16 @@ func TestAffinity(t *testing.T) {
 		{name: "the link is blamed", held: numbers{"c": 64, "d": 64}, avoid: [2]kevlard.NodeID{"c", "d"}, want: []kevlard.NodeID{"a", "b"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			a := Ask{
-				Layers: 4, Worth: 32, Candidates: []topology.Candidate{stage("a", 0), stage("c", 0), stage("b", 2), stage("d", 2)},
-				Held:      func(n kevlard.NodeID, _ kevlard.Layers) int { return tc.held[n] },
-				Load:      func(n kevlard.NodeID) int { return tc.load[n] },
-				Usable:    func(n kevlard.NodeID) bool { return n != tc.broken },
-				AvoidEdge: func(from, to kevlard.NodeID) bool { return [2]kevlard.NodeID{from, to} == tc.avoid },
+			a := problem{
+				Ask:        Ask{Layers: 4, Worth: 32, Usable: func(n kevlard.NodeID) bool { return n != tc.broken }, Avoid: []Edge{{tc.avoid[0], tc.avoid[1]}}},
+				Candidates: []topology.Candidate{stage("a", 0), stage("c", 0), stage("b", 2), stage("d", 2)},
+				load:       tc.load,
+			}
+			for _, c := range a.Candidates {
+				a.Held = append(a.Held, Held{kevlard.Hop{Node: c.Node, Layers: c.Layers}, tc.held[c.Node]})
 			}
 			var got []kevlard.NodeID
-			for _, h := range Route(a).Route {
+			for _, h := range a.route().Route {
 				got = append(got, h.Node)
 			}
 			if !slices.Equal(got, tc.want) {

@@ -4,7 +4,6 @@ package scheduler
 
 import (
 	"github.com/kevlard/kevlard"
-	"github.com/kevlard/kevlard/topology"
 )
 
 // Costs in permille of one session's load.
@@ -15,26 +14,34 @@ const (
 	bonusStay = 10000 // a stage of the previous route: it may hold KV, and has room reserved
 )
 
-// Ask is what a route is wanted for.
+// Ask is what a route is wanted for. What is known of single stages comes as lists, which
+// are short: a decision takes time for each of their entries, not for each candidate.
 type Ask struct {
-	Layers     int                  // of the model
-	Candidates []topology.Candidate // ready stages, sorted by layers, then node
-	Class      string               // the numerics class the route must have; "" is any
-	Previous   kevlard.Route
-	// Copied is how many leading positions of the session's KV a node is known to have
-	// for a stage that it did not compute.
-	Copied func(kevlard.NodeID, kevlard.Layers) int
-	copies bool // some usable candidate has one
-	// Held is how many leading positions of a prompt a stage has, of sessions that are
-	// over or run; nil: nobody was asked. A route whose stages all have Worth of them goes
-	// before others, those that have most first, while its nodes are not overloaded.
-	Held  func(kevlard.NodeID, kevlard.Layers) int
+	Layers   int    // of the model
+	Table    *Table // of its ready stages
+	Class    string // the numerics class the route must have; "" is any
+	Previous kevlard.Route
+	// Copies are stages that are known to have a part of the session's KV that they did
+	// not compute.
+	Copies []kevlard.Hop
+	// Held is which stages have a part of the prompt, of sessions that are over or run. A
+	// route whose stages all have Worth of it goes before others, those that have most
+	// first, while its nodes are not overloaded. What has less does not count.
+	Held  []Held
 	Worth int
 
-	Load      func(kevlard.NodeID) int // sessions held, as last reported
-	Usable    func(kevlard.NodeID) bool
-	AvoidEdge func(from, to kevlard.NodeID) bool // "owner" is the first edge's start
+	Usable func(kevlard.NodeID) bool
+	Avoid  []Edge
 }
+
+// Held is how many leading positions of a prompt a stage has.
+type Held struct {
+	kevlard.Hop
+	Positions int
+}
+
+// Edge is a link between two nodes, in the direction of the work.
+type Edge struct{ From, To kevlard.NodeID }
 
 // Answer is a route of one numerics class, or what stands in its way.
 type Answer struct {
@@ -43,22 +50,24 @@ type Answer struct {
 	Missing []kevlard.Layers // layers that no usable candidate serves
 }
 
-// Route is Router.Route for those who ask seldom.
-func Route(a Ask) Answer { return new(Router).Route(a) }
-
-// cost of one hop, never negative: the stay bonus is a discount on a surcharge
-// that every other stage pays.
-func (a *Ask) cost(c topology.Candidate, load int) int64 {
-	cost := int64(costHop) + int64(load)*costLoad
-	if len(a.Previous) == 0 && !a.copies {
-		return cost
-	}
-	for _, h := range a.Previous {
-		if h.Node == c.Node && h.Layers == c.Layers {
-			return cost
+// avoids reports whether a link is not to be used.
+func (a *Ask) avoids(from, to kevlard.NodeID) bool {
+	for _, e := range a.Avoid {
+		if e.From == from && e.To == to {
+			return true
 		}
 	}
-	if a.Copied != nil && a.Copied(c.Node, c.Layers) > 0 {
+	return false
+}
+
+// price of one hop, never negative: the stay bonus is a discount on a surcharge
+// that every other stage pays, if there is one to stay at or a copy.
+func (w *way) price(surcharge bool) int64 {
+	cost := int64(costHop) + int64(w.load)*costLoad
+	switch {
+	case !surcharge || w.stays:
+		return cost
+	case w.copied:
 		return cost + costCopy
 	}
 	return cost + bonusStay

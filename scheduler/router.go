@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/kevlard/kevlard"
@@ -10,27 +11,38 @@ import (
 // Router finds routes. It keeps its buffers, so that a decision allocates nothing. The
 // zero value is ready; it is not safe for concurrent use.
 type Router struct {
-	ways    []way   // of the usable candidates
+	ways    []way   // those that can matter, by layers, then node
+	marks   []mark  // of the table's nodes
+	stamp   uint64  // of this decision
 	groups  []group // by first layer
 	classes []string
 	route   kevlard.Route
 	least   kevlard.Route // the best so far
 }
 
+// mark says which ways are of a node of which something is known.
+type mark struct {
+	stamp    uint64 // of the decision that it was made for
+	from, to int
+}
+
 // way is a candidate and the best way from it to the end.
 type way struct {
-	topology.Candidate
-	own  int64 // cost of this hop
-	load int
-	held int
+	node   kevlard.NodeID
+	layers kevlard.Layers
+	class  string
+	load   int
+	stays  bool // it is a hop of the previous route
+	copied bool
+	held   int
+	own    int64 // cost of this hop
 
 	cost int64 // from here to the end; -1: no way
 	next int   // index of the next stage; -1: this is the last
 	wide int   // the most that all stages from here to the end have
 }
 
-// group is the ways that begin with one layer, which stand together: those of a view
-// are sorted.
+// group is the ways that begin with one layer, which stand together.
 type group struct {
 	from, to int
 	best     int // the one of least cost, the first of equals; -1: none
@@ -50,6 +62,11 @@ const (
 // of their layers, once for each numerics class. Ties go to the lesser node ID at the
 // earliest hop. Where stages have parts of the prompt, the route that has most of it
 // goes first. The answer's route is valid until the next call.
+//
+// Nodes of which nothing is known but their load are alike within a row of the table: only
+// the first of them that is usable can be on the route, since it can take the place of
+// every other at no more cost. So these and the nodes of which more is known are all that
+// is looked at; the choice is that over all candidates.
 func (r *Router) Route(a Ask) Answer {
 	r.gather(&a)
 	found, most, cost := false, 0, int64(0)
@@ -76,23 +93,42 @@ func (r *Router) Route(a Ask) Answer {
 	return Answer{Route: r.least, Class: class}
 }
 
-// gather takes the usable candidates, with what they cost.
+// gather takes the usable candidates that can matter, with what they cost.
 func (r *Router) gather(a *Ask) {
 	r.ways, r.classes = r.ways[:0], r.classes[:0]
-	for _, c := range a.Candidates {
-		if c.Layers.Hi > a.Layers || a.Class != "" && c.Class != a.Class || !a.Usable(c.Node) {
-			continue
-		}
-		w := way{Candidate: c, load: a.Load(c.Node)}
-		if a.Held != nil {
-			w.held = a.Held(c.Node, c.Layers)
-		}
-		a.copies = a.copies || a.Copied != nil && a.Copied(c.Node, c.Layers) > 0
-		r.ways = append(r.ways, w)
-		if i, known := slices.BinarySearch(r.classes, c.Class); !known {
-			r.classes = slices.Insert(r.classes, i, c.Class)
+	r.stamp++
+	if len(r.marks) < len(a.Table.places) {
+		r.marks = append(r.marks, make([]mark, len(a.Table.places)-len(r.marks))...)
+	}
+	surcharge := len(a.Previous) > 0
+	for _, h := range a.Previous {
+		if w := r.known(a, h); w != nil {
+			w.stays = true
 		}
 	}
+	for _, h := range a.Copies {
+		if w := r.known(a, h); w != nil {
+			w.copied, surcharge = true, true
+		}
+	}
+	for _, h := range a.Held {
+		if h.Positions < max(1, a.Worth) {
+			continue
+		}
+		if w := r.known(a, h.Hop); w != nil {
+			w.held = h.Positions
+		}
+	}
+	for _, e := range a.Avoid {
+		r.mark(a, e.From)
+		r.mark(a, e.To)
+	}
+	for i := range a.Table.rows {
+		r.first(a, &a.Table.rows[i])
+	}
+	slices.SortFunc(r.ways, func(v, w way) int {
+		return cmp.Or(v.layers.Compare(w.layers), cmp.Compare(v.node, w.node))
+	})
 	if cap(r.groups) <= a.Layers {
 		r.groups = make([]group, a.Layers+1)
 	}
@@ -100,8 +136,11 @@ func (r *Router) gather(a *Ask) {
 	clear(r.groups)
 	for i := range r.ways {
 		w := &r.ways[i]
-		w.own = a.cost(w.Candidate, w.load)
-		if g := &r.groups[w.Layers.Lo]; g.to == 0 {
+		w.own = w.price(surcharge)
+		if j, known := slices.BinarySearch(r.classes, w.class); !known {
+			r.classes = slices.Insert(r.classes, j, w.class)
+		}
+		if g := &r.groups[w.layers.Lo]; g.to == 0 {
 			*g = group{from: i, to: i + 1}
 		} else {
 			g.to = i + 1
@@ -109,17 +148,70 @@ func (r *Router) gather(a *Ask) {
 	}
 }
 
+// known returns the way over a stage, nil if that can't be.
+func (r *Router) known(a *Ask, h kevlard.Hop) *way {
+	m := r.mark(a, h.Node)
+	for i := m.from; i < m.to; i++ {
+		if r.ways[i].layers == h.Layers {
+			return &r.ways[i]
+		}
+	}
+	return nil
+}
+
+// mark takes all usable stages of a node, once in a decision.
+func (r *Router) mark(a *Ask, n kevlard.NodeID) mark {
+	i, ok := a.Table.nodes[n]
+	if !ok {
+		return mark{}
+	}
+	m := &r.marks[i]
+	if m.stamp == r.stamp {
+		return *m
+	}
+	*m = mark{r.stamp, len(r.ways), len(r.ways)}
+	p := &a.Table.places[i]
+	if !a.Usable(n) {
+		return *m
+	}
+	for _, j := range p.rows {
+		if row := &a.Table.rows[j]; a.wants(row) {
+			r.ways = append(r.ways, way{node: n, layers: row.layers, class: row.class, load: p.load})
+		}
+	}
+	m.to = len(r.ways)
+	return *m
+}
+
+// first takes the first usable candidate of a row of which nothing else is known.
+func (r *Router) first(a *Ask, row *row) {
+	if !a.wants(row) {
+		return
+	}
+	for _, s := range row.at {
+		if r.marks[s.place].stamp != r.stamp && a.Usable(s.node) {
+			r.ways = append(r.ways, way{node: s.node, layers: row.layers, class: row.class, load: s.load})
+			return
+		}
+	}
+}
+
+// wants reports whether stages of a row can be part of the route.
+func (a *Ask) wants(r *row) bool {
+	return r.layers.Hi <= a.Layers && (a.Class == "" || r.class == a.Class)
+}
+
 // widest returns how much of the prompt all stages of some route have whose nodes are
 // not overloaded.
 func (r *Router) widest(a *Ask, class string) int {
-	if a.Held == nil {
+	if len(a.Held) == 0 {
 		return 0
 	}
 	for i := range r.groups {
 		g := &r.groups[i]
 		g.wide, g.load = 0, -1
 		for _, w := range r.ways[g.from:g.to] {
-			if w.Class == class && (g.load < 0 || w.load < g.load) {
+			if w.class == class && (g.load < 0 || w.load < g.load) {
 				g.load = w.load
 			}
 		}
@@ -127,12 +219,12 @@ func (r *Router) widest(a *Ask, class string) int {
 	for i := len(r.ways) - 1; i >= 0; i-- {
 		w := &r.ways[i]
 		w.wide = 0
-		g := &r.groups[w.Layers.Lo]
-		if w.Class != class || w.load > spreadFactor*g.load+spreadMore {
+		g := &r.groups[w.layers.Lo]
+		if w.class != class || w.load > spreadFactor*g.load+spreadMore {
 			continue
 		}
-		if w.wide = w.held; w.Layers.Hi < a.Layers {
-			w.wide = min(w.held, r.groups[w.Layers.Hi].wide)
+		if w.wide = w.held; w.layers.Hi < a.Layers {
+			w.wide = min(w.held, r.groups[w.layers.Hi].wide)
 		}
 		g.wide = max(g.wide, w.wide)
 	}
@@ -151,10 +243,10 @@ func (r *Router) shortest(a *Ask, class string, wide int) (kevlard.Route, int64)
 		for i := g.from; i < g.to; i++ {
 			w := &r.ways[i]
 			w.cost, w.next = -1, -1
-			if w.Class != class || w.wide < wide {
+			if w.class != class || w.wide < wide {
 				continue
 			}
-			if w.Layers.Hi == a.Layers {
+			if w.layers.Hi == a.Layers {
 				w.cost = w.own
 			} else if j := r.after(a, w); j >= 0 {
 				w.cost, w.next = w.own+r.ways[j].cost, j
@@ -172,20 +264,20 @@ func (r *Router) shortest(a *Ask, class string, wide int) (kevlard.Route, int64)
 	}
 	r.route = r.route[:0]
 	for i := first; i >= 0; i = r.ways[i].next {
-		r.route = append(r.route, kevlard.Hop{Node: r.ways[i].Node, Layers: r.ways[i].Layers})
+		r.route = append(r.route, kevlard.Hop{Node: r.ways[i].node, Layers: r.ways[i].layers})
 	}
 	return r.route, r.ways[first].cost
 }
 
 // after returns the stage that a way goes on with, -1 if there is none.
 func (r *Router) after(a *Ask, w *way) int {
-	g := r.groups[w.Layers.Hi]
-	if g.best < 0 || !a.AvoidEdge(w.Node, r.ways[g.best].Node) {
+	g := r.groups[w.layers.Hi]
+	if g.best < 0 || !a.avoids(w.node, r.ways[g.best].node) {
 		return g.best
 	}
 	best := -1
 	for j := g.from; j < g.to; j++ {
-		if d := &r.ways[j]; d.cost >= 0 && (best < 0 || d.cost < r.ways[best].cost) && !a.AvoidEdge(w.Node, d.Node) {
+		if d := &r.ways[j]; d.cost >= 0 && (best < 0 || d.cost < r.ways[best].cost) && !a.avoids(w.node, d.node) {
 			best = j
 		}
 	}
@@ -196,7 +288,7 @@ func (r *Router) after(a *Ask, w *way) int {
 func (r *Router) missing(a *Ask) []kevlard.Layers {
 	covered := make([]kevlard.Layers, 0, len(r.ways))
 	for _, w := range r.ways {
-		covered = append(covered, w.Layers)
+		covered = append(covered, w.layers)
 	}
 	return topology.Uncovered(covered, a.Layers)
 }

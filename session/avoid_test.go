@@ -1,6 +1,7 @@
 package session
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -32,8 +33,10 @@ func TestLinkRefusalBlamesTheEdge(t *testing.T) {
 	m := newSession(5)
 	m.SetRoute(0, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 2}}, {Node: "n2", Layers: kevlard.Layers{Lo: 2, Hi: 4}}}, "c", nil, nil, nil)
 	m.Prepared(1, "n1", protocol.Prepared{Session: "s", Fence: m.Fence(), Lo: 0, Refusal: protocol.RefusedLink}, nil)
-	if m.State() != Routing || !m.AvoidsEdge(2, "n1", "n2") {
-		t.Errorf("%s, edge avoided %v: want another route", m.State(), m.AvoidsEdge(2, "n1", "n2"))
+	var avoided []edge
+	m.AvoidedEdges(2, func(from, to kevlard.NodeID) { avoided = append(avoided, edge{from, to}) })
+	if m.State() != Routing || !slices.Equal(avoided, []edge{{"n1", "n2"}}) {
+		t.Errorf("%s, avoided %v: want another route", m.State(), avoided)
 	}
 	if m.Avoids(2, "n1") || m.Avoids(2, "n2") {
 		t.Error("a node is blamed for a link")

@@ -65,9 +65,14 @@ func (m *Machine) Hurry(now kevlard.Instant) {
 // Avoids reports whether a node was blamed lately.
 func (m *Machine) Avoids(now kevlard.Instant, n kevlard.NodeID) bool { return now < m.avoid.nodes[n] }
 
-// AvoidsEdge reports whether the link from one node to the next was blamed lately.
-func (m *Machine) AvoidsEdge(now kevlard.Instant, from, to kevlard.NodeID) bool {
-	return now < m.avoid.edges[edge{from, to}]
+// AvoidedEdges calls do for each link from one node to the next that was blamed lately,
+// in no order.
+func (m *Machine) AvoidedEdges(now kevlard.Instant, do func(from, to kevlard.NodeID)) {
+	for e, until := range m.avoid.edges {
+		if now < until {
+			do(e.from, e.to)
+		}
+	}
 }
 
 // Class returns the numerics class that every further route must have; "" while

@@ -76,10 +76,20 @@ func (m *Machine) BestCopy(l kevlard.Layers, fits func(kevlard.NodeID) bool) Sou
 	return best
 }
 
-// Copied returns how many leading positions a node is known to have as the standby,
-// now or before, of a stage.
-func (m *Machine) Copied(n kevlard.NodeID, l kevlard.Layers) kevlard.Pos {
-	return m.BestCopy(l, func(o kevlard.NodeID) bool { return o == n }).Mark
+// Copies appends the stages that nodes are known to have a part of the session's KV for
+// as the standby, now or before. One may come twice.
+func (m *Machine) Copies(out []kevlard.Hop) []kevlard.Hop {
+	for i, h := range m.copied {
+		if m.standbys[i] != "" && m.marks[i] > 0 {
+			out = append(out, kevlard.Hop{Node: m.standbys[i], Layers: h.Layers})
+		}
+	}
+	for _, k := range m.kept {
+		if k.Mark > 0 {
+			out = append(out, kevlard.Hop{Node: k.Node, Layers: k.layers})
+		}
+	}
+	return out
 }
 
 // marked takes what the stages say of their standbys. A stage that has none although

@@ -17,7 +17,10 @@ func benchRouteCommand() *cli.Command {
 		Usage: "time of one routing decision",
 		Description: "Chooses routes for the next turns of conversations on made-up meshes in this process, with\n" +
 			"the code of the daemon: the route that has most of a prompt while its nodes are not overloaded,\n" +
-			"else the least loaded one.",
+			"else the least loaded one. Timed is what an owner does when the nodes have answered: it takes what\n" +
+			"they have of the prompt and which links the session avoids, chooses, leaving out nodes that are\n" +
+			"down or have no room, and counts the session at its nodes. Not timed is the round trip before,\n" +
+			"in which up to 256 nodes are asked what they have.",
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 64, Usage: "`N` nodes with a stage each, four to a route"},
 			&cli.IntFlag{Name: "sessions", Value: 10_000, Usage: "`N` conversations"},

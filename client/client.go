@@ -64,15 +64,15 @@ func (e *Error) Error() string {
 	return e.Code + ": " + e.Message
 }
 
-// passing reports whether another try, there or elsewhere, may help. A session that
-// nobody knows may be known elsewhere.
+// passing reports whether another try, there or elsewhere, may help. What one node does
+// not know, a model or a session, another may.
 func (e *Error) passing() bool {
 	switch e.Status {
-	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusRequestTimeout:
+	case http.StatusNotFound, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, http.StatusRequestTimeout:
 		return true
 	}
 	switch e.Code {
-	case "session_busy", "session_no_quorum", "session_not_found":
+	case "session_busy", "session_no_quorum", "session_not_found", "model_not_found":
 		return true
 	case "node_stopping", "draining", "no_route", "owner_lost", "capacity", "session_paused":
 		return true // these also come as events
@@ -84,8 +84,8 @@ func (e *Error) passing() bool {
 // /v1/chat/completions) and hands the data of each event to each, in order and once,
 // without the [DONE] that ends a whole answer. When a connection breaks before that it
 // goes on at the next node. It returns nil after a whole answer, each's error, the cause
-// of ctx's end, an *Error if the request is refused, and after Patience without anything
-// new the last error.
+// of ctx's end, an *Error if the request is refused (with 404: by each node in turn), and
+// after Patience without anything new the last error.
 func (c *Client) Stream(ctx context.Context, path string, body any, each func(data json.RawMessage) error) error {
 	if len(c.Bases) == 0 {
 		return errors.New("no node to ask: Bases is empty")
@@ -95,7 +95,7 @@ func (c *Client) Stream(ctx context.Context, path string, body any, each func(da
 		return fmt.Errorf("encode the request: %w", err)
 	}
 	s := &stream{client: c, path: path, payload: payload, each: each}
-	unknown := 0 // nodes in a row that did not know the session
+	unknown := 0 // nodes in a row that did not know the session, or the model
 	for try, since := 0, time.Now(); ; try++ {
 		fresh, err := s.read(ctx, c.Bases[try%len(c.Bases)])
 		if err == nil {
@@ -107,7 +107,7 @@ func (c *Client) Stream(ctx context.Context, path string, body any, each func(da
 		}
 		var refused *Error
 		unknown++
-		if !errors.As(err, &refused) || refused.Code != "session_not_found" {
+		if !errors.As(err, &refused) || refused.Status != http.StatusNotFound && refused.Code != "session_not_found" {
 			unknown = 0
 		}
 		switch {

@@ -99,6 +99,19 @@ func TestGivesUp(t *testing.T) {
 			t.Errorf("%s: %v after %d requests, want %s after %d", name, err, len(p.seen), c.code, c.asks)
 		}
 	}
+	// What one node does not know is asked of the others, and again of the first: behind one
+	// URL there may be many.
+	for _, code := range []string{"session_not_found", "model_not_found", ""} {
+		a := &play{turns: []func(http.ResponseWriter){refuses(404, code)}}
+		b := &play{turns: []func(http.ResponseWriter){refuses(404, code), sends("data: 1\n\ndata: [DONE]\n\n")}}
+		if err := run(t, time.Minute, func(string) error { return nil }, a, b); err == nil || len(a.seen)+len(b.seen) != 3 {
+			t.Errorf("404 %q of both: %v after %d requests", code, err, len(a.seen)+len(b.seen))
+		}
+		b.turns = b.turns[len(b.turns)-1:]
+		if err := run(t, time.Minute, func(string) error { return nil }, a, b); err != nil {
+			t.Errorf("404 %q of the first: %v", code, err)
+		}
+	}
 	p := &play{turns: []func(http.ResponseWriter){sends("data: 1\n\ndata: 2\n\n")}}
 	if err := run(t, time.Minute, func(string) error { return stop }, p); !errors.Is(err, stop) || len(p.seen) != 1 {
 		t.Errorf("each's error: %v after %d requests", err, len(p.seen))

@@ -61,7 +61,9 @@ const (
 	writeTimeout  = 30 * time.Second       // for a client to take what was written; then its request is cancelled
 	keepAlive     = 5 * time.Second        // of silence until a comment shows that the stream lives
 	probeTimeout  = time.Second            // to find out whether an old socket has a daemon behind it
-	aliveWithin   = 600 * time.Millisecond // for a client to acknowledge what was sent, when another claims to be it
+	aliveWithin   = 600 * time.Millisecond // for a client to acknowledge something, when another claims to be it; three round trips if that is more
+	aliveMost     = 10 * time.Second       // however long its round trips are
+	aliveAsk      = 700 * time.Millisecond // for the answer to who claims that: it may be that nobody knows yet
 	aliveEvery    = 20 * time.Millisecond
 	closeTimeout  = 2 * time.Second // for the last bytes of ended streams at shutdown
 )

@@ -355,6 +355,58 @@ func FuzzPlace(f *testing.F) {
 		p, ok := parsePlace(id)
 		if ok && p.String() != id {
 			t.Errorf("%q is read as %+v, which is %q", id, p, p)
+// TestPulse: a client is gone when nothing is acknowledged for as long as its distance
+// allows, and not because that takes longer than it does nearby.
+func TestPulse(t *testing.T) {
+	const ms = time.Millisecond
+	type look struct {
+		at      time.Duration
+		waiting int
+		acked   uint64
+		says    string
+	}
+	for _, c := range []struct {
+		name  string
+		trip  time.Duration
+		looks []look
+	}{
+		{"near, and there", ms, []look{{0, 17, 5, ""}, {20 * ms, 0, 22, "there"}}},
+		{"near, and gone", ms, []look{{0, 17, 5, ""}, {580 * ms, 17, 5, ""}, {600 * ms, 17, 5, "gone"}}},
+		{"far, and there", 900 * ms, []look{{0, 17, 5, ""}, {700 * ms, 17, 5, ""}, {2600 * ms, 17, 5, ""}, {2700 * ms, 0, 22, "there"}}},
+		{"far, and gone", 900 * ms, []look{{0, 17, 5, ""}, {700 * ms, 17, 5, ""}, {2700 * ms, 17, 5, "gone"}}},
+		{"so far that one must stop waiting", time.Minute, []look{{0, 17, 5, ""}, {9 * time.Second, 17, 5, ""}, {10 * time.Second, 17, 5, "gone"}}},
+		{"a stream that never waits for all of it", 250 * ms, []look{{0, 900, 5, ""}, {700 * ms, 1200, 80, "there"}, {1400 * ms, 2000, 80, ""}, {1450 * ms, 2000, 80, "gone"}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var p pulse
+			begin := time.Now()
+			p.begin(begin, delivery{c.looks[0].waiting, c.looks[0].acked, c.trip})
+			for _, l := range c.looks {
+				says := ""
+				there, gone := p.look(begin.Add(l.at), delivery{l.waiting, l.acked, c.trip})
+				switch {
+				case there:
+					says = "there"
+				case gone:
+					says = "gone"
+				}
+				if says != l.says {
+					t.Errorf("after %v: %q, want %q", l.at, says, l.says)
+				}
+			}
+		})
+	}
+	// What was acknowledged before one asks again says nothing of now.
+	var p pulse
+	begin := time.Now()
+	p.begin(begin, delivery{17, 5, ms})
+	p.look(begin, delivery{17, 5, ms})
+	p.begin(begin.Add(time.Hour), delivery{17, 22, ms})
+	if there, gone := p.look(begin.Add(time.Hour), delivery{17, 22, ms}); there || gone {
+		t.Errorf("there %v, gone %v", there, gone)
+	}
+}
+
 		}
 		if ok && (len(p.choices) == 0 || len(p.choices) > maxChoices) {
 			t.Errorf("%q has %d choices", id, len(p.choices))

@@ -19,6 +19,7 @@ type sse struct {
 	begun bool
 	ended bool  // no comments: not started, or over
 	err   error // of the first failed write; nothing is written after it
+	pulse pulse
 }
 
 // newSSE returns a stream that writes nothing before start.

@@ -58,15 +58,28 @@ func (s *Store) Expire(now kevlard.Instant) {
 	if now < s.sweep {
 		return
 	}
+	var over []kevlard.SessionID
 	for id, k := range s.kept {
 		if now >= k.until {
-			s.forget(id, k)
+			over = append(over, id)
 		}
+	}
+	s.sort(over)
+	for _, id := range over {
+		s.forget(id, s.kept[id])
 	}
 	s.sweep = kevlard.Never
 	if len(s.kept) > 0 {
 		s.sweep = now.Add(sweepEvery)
 	}
+}
+
+// sort orders sessions by the end of their time: which are forgotten, and which of the
+// forgotten are remembered, must not depend on a map.
+func (s *Store) sort(ids []kevlard.SessionID) {
+	slices.SortFunc(ids, func(a, b kevlard.SessionID) int {
+		return cmp.Or(cmp.Compare(s.kept[a].until, s.kept[b].until), cmp.Compare(a, b))
+	})
 }
 
 func (s *Store) forget(id kevlard.SessionID, k *kept) {
@@ -211,9 +224,7 @@ func (s *Store) room(id kevlard.SessionID, more int) bool {
 			ended = append(ended, o)
 		}
 	}
-	slices.SortFunc(ended, func(a, b kevlard.SessionID) int {
-		return cmp.Or(cmp.Compare(s.kept[a].until, s.kept[b].until), cmp.Compare(a, b))
-	})
+	s.sort(ended)
 	for _, o := range ended {
 		s.forget(o, s.kept[o])
 		if !full() {

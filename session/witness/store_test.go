@@ -130,3 +130,24 @@ func TestFitting(t *testing.T) {
 		t.Errorf("%d of 3", len(got))
 	}
 }
+
+// TestForgottenInOrder: which of the sessions that are forgotten at once are remembered by
+// their epochs is the same in each run.
+func TestForgottenInOrder(t *testing.T) {
+	o := actorLife(0)
+	for range 20 {
+		s := NewStore(life(0, 0), Limits{Tombs: 3, Lease: time.Minute})
+		for i := range 12 {
+			id := kevlard.SessionID([]byte{'a' + byte(i)})
+			if e := s.Take(kevlard.Instant(1+i/4), o, owned(id, 1, o, 7)); e.Refusal != "" {
+				t.Fatalf("%+v", e)
+			}
+		}
+		s.Expire(kevlard.Instant(time.Hour))
+		for id := range s.tombs {
+			if id < "j" {
+				t.Fatalf("%s is remembered, want the last three", id)
+			}
+		}
+	}
+}

@@ -146,7 +146,7 @@ func (r *records) run(ctx context.Context, ring *membership.Ring, setPeers func(
 				}
 			})
 		})
-		if v, changed := r.view(members); changed {
+		if v, changed := r.view(members, ring.Absent()); changed {
 			emit(v)
 		}
 		retry.Reset(wait)
@@ -273,10 +273,10 @@ func (r *records) hurry() {
 }
 
 // view builds the view and reports whether it differs from the last one.
-func (r *records) view(members []membership.Member) (topology.View, bool) {
+func (r *records) view(members []membership.Member, absent int) (topology.View, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := topology.View{Nodes: make([]topology.Node, 0, len(members))}
+	v := topology.View{Nodes: make([]topology.Node, 0, len(members)), Absent: absent}
 	for _, m := range members {
 		rec := r.lockedOf(m)
 		if rec.Node == "" && m.State == membership.StateDead {

@@ -20,7 +20,8 @@ import (
 // envelope before anything changes; on an error the session stays as it is, and Resume
 // fails with that. If nobody that lives owns the session, this node takes it over.
 // Other errors are *kevlard.Failure: session_not_found (404), session_busy and
-// session_no_quorum (409), overloaded (429), draining (503). What goes wrong later comes
+// session_no_quorum (409), overloaded (429), draining and owner_lost (503: try again).
+// What goes wrong later comes
 // through the stream. alive finds out whether the client is still there, for others that
 // claim to be it; nil: nobody knows.
 func (d *Daemon) Resume(ctx context.Context, id kevlard.SessionID, accept func(envelope []byte) error, alive func() bool) (*Stream, error) {
@@ -39,16 +40,19 @@ func (d *Daemon) resume(ctx context.Context, id kevlard.SessionID, accept func([
 			return nil, err
 		case at.owner != d.cfg.Name && d.snapshot().node.Draining:
 			return nil, &kevlard.Failure{Code: "draining", Status: 503, Message: "this node is draining and takes no sessions of others; ask another node"}
-		case at.owner == "" && try == resumeTries:
-			return nil, notFound(id)
-		case at.owner == "":
-			if err := d.takeOver(ctx, id); err != nil {
+		case at.owner == "" && try == resumeTries: // takeOver has found it each time
+			return nil, silent(id)
+		}
+		if at.Owned || at.Recorded {
+			if err := accept(at.Envelope); err != nil {
+				return nil, err
+			}
+		}
+		if at.owner == "" {
+			if err := d.takeOver(ctx, id, at.Recorded); err != nil {
 				return nil, err
 			}
 			continue // it is owned here now, or somebody was faster
-		}
-		if err := accept(at.Envelope); err != nil {
-			return nil, err
 		}
 		if !at.Running {
 			return d.attach(ctx, id, at.owner, alive, skip)
@@ -62,6 +66,11 @@ func (d *Daemon) resume(ctx context.Context, id kevlard.SessionID, accept func([
 		case <-time.After(busyPause):
 		}
 	}
+}
+
+// silent is what a client is told whose session lives at nodes that do not answer.
+func silent(id kevlard.SessionID) *kevlard.Failure {
+	return &kevlard.Failure{Code: node.CodeOwnerLost, Status: 503, Message: fmt.Sprintf("session %s exists, but the nodes that know it do not say enough of it in time: try again", id)}
 }
 
 func notFound(id kevlard.SessionID) *kevlard.Failure {
@@ -98,12 +107,14 @@ type whereabouts struct {
 	owner    kevlard.NodeID // "": nobody who was asked owns it
 	Owned    bool           `json:"owned"`
 	Running  bool           `json:"running"`
+	Recorded bool           `json:"recorded"` // by a witness
 	Epoch    uint64         `json:"epoch"`
 	Envelope []byte         `json:"envelope"`
 }
 
 // locate asks all nodes that live who owns a session. Of several who say so, one of
-// which was superseded and does not know it yet, the newest counts.
+// which was superseded and does not know it yet, the newest counts. If nobody does, it
+// returns what a witness has, if one has answered.
 func (d *Daemon) locate(ctx context.Context, id kevlard.SessionID) (whereabouts, error) {
 	here, err := d.whereabouts(ctx, id)
 	if err != nil || here.Owned {
@@ -117,7 +128,7 @@ func (d *Daemon) locate(ctx context.Context, id kevlard.SessionID) (whereabouts,
 	asking, cancel := context.WithTimeout(ctx, findTimeout)
 	defer cancel()
 	var mu sync.Mutex
-	var best whereabouts
+	best := here // a witness's, if this node is one
 	var asks sync.WaitGroup
 	slots := make(chan struct{}, maxFinds)
 	for _, n := range d.snapshot().view.Nodes {
@@ -130,9 +141,12 @@ func (d *Daemon) locate(ctx context.Context, id kevlard.SessionID) (whereabouts,
 			w := d.askWhereabouts(asking, n.ID, body)
 			mu.Lock()
 			defer mu.Unlock()
-			if w.Owned && (best.owner == "" || w.Epoch > best.Epoch) {
+			switch {
+			case w.Owned && (best.owner == "" || w.Epoch > best.Epoch):
 				best, best.owner = w, n.ID
 				time.AfterFunc(findGrace, cancel) // others may contradict
+			case w.Recorded && best.owner == "" && w.Epoch > best.Epoch:
+				best = w
 			}
 		})
 	}
@@ -185,7 +199,7 @@ func (d *Daemon) whereabouts(ctx context.Context, id kevlard.SessionID) (whereab
 	if err != nil {
 		return whereabouts{}, err
 	}
-	return whereabouts{Owned: f.Owned, Running: f.Running, Epoch: f.Epoch, Envelope: f.Envelope}, nil
+	return whereabouts{Owned: f.Owned, Running: f.Running, Recorded: f.Recorded, Epoch: f.Epoch, Envelope: f.Envelope}, nil
 }
 
 // failureOf is what a client is told of an error of Resume.

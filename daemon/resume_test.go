@@ -212,3 +212,27 @@ func TestResumeWindow(t *testing.T) {
 		return !errors.Is(err, notNow)
 	})
 }
+
+// TestOwnerIsSlowToAnswer: the owner lives, but does not say in time what it has, since it
+// waits for a sign of its client. Nobody is told that the session is unknown.
+func TestOwnerIsSlowToAnswer(t *testing.T) {
+	r, gateway := spared(t)
+	other := r.start("gate2")
+	r.ready()
+	j := newJob(1, 900)
+	j.req.Envelope = envelope
+	asked := t.Context()
+	s, err := gateway.GenerateAs(t.Context(), daemon.Mint(j.name), j.name, j.req, func() bool { <-asked.Done(); return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Resume(t.Context(), s.ID(), accepts, nil); code(err) != "owner_lost" {
+		t.Errorf("its owner does not answer: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

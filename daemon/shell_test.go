@@ -311,7 +311,7 @@ func TestRecordsFollowGossip(t *testing.T) {
 		started = 0
 	}
 	stages := func() int {
-		v, _ := r.view([]membership.Member{self, other})
+		v, _ := r.view([]membership.Member{self, other}, 0)
 		n, _ := v.Node(theirs.Node)
 		return len(n.Stages)
 	}
@@ -326,7 +326,7 @@ func TestRecordsFollowGossip(t *testing.T) {
 	if stages() != 2 {
 		t.Error("the record's stages are not in the view")
 	}
-	if _, changed := r.view([]membership.Member{self, other}); changed {
+	if _, changed := r.view([]membership.Member{self, other}, 0); changed {
 		t.Error("an equal view counts as changed")
 	}
 	other.Meta.Record++

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -64,5 +65,32 @@ func TestRingOfTwo(t *testing.T) {
 	r.kill(gateway)
 	if _, err := m.Resume(t.Context(), id, accepts, nil); code(err) != "session_not_found" && code(err) != "session_no_quorum" {
 		t.Errorf("resumed after its owner died: %v", err)
+	}
+}
+
+// TestStrangerTakesNothingOver: who may not have a session can't move it either, also when
+// its owner is dead.
+func TestStrangerTakesNothingOver(t *testing.T) {
+	r, gateway := spared(t)
+	other := r.start("gate2")
+	r.ready()
+	j := newJob(1, 400)
+	j.req.Envelope = envelope
+	id, _ := cutOff(t, gateway, j, 5)
+	r.kill(gateway)
+	mine := errors.New("not mine")
+	if _, err := other.Resume(t.Context(), id, func([]byte) error { return mine }, nil); !errors.Is(err, mine) {
+		t.Errorf("a stranger: %v", err)
+	}
+	if n := r.sum("kevlard_takeovers_total"); n != 0 {
+		t.Errorf("%v takeovers are counted for a stranger", n)
+	}
+	s, err := other.Resume(t.Context(), id, accepts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exact(t, j, read(t.Context(), s, nil))
+	if n := r.sum("kevlard_takeovers_total"); n != 1 {
+		t.Errorf("%v takeovers are counted, want 1", n)
 	}
 }

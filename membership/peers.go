@@ -159,6 +159,24 @@ func (r *Ring) note(now time.Time) (map[kevlard.NodeID]remembered, bool) {
 	return maps.Clone(r.peers), changed
 }
 
+// Absent returns how many nodes were alive in the last 24 hours, before our own start,
+// and are not among Members: we have not met them since, nor learned that they are dead.
+func (r *Ring) Absent() int {
+	known := map[kevlard.NodeID]bool{}
+	for _, m := range r.table.members() {
+		known[m.Name] = true
+	}
+	now, n := time.Now(), 0
+	r.peersMu.Lock()
+	defer r.peersMu.Unlock()
+	for name, p := range r.peers {
+		if !known[name] && now.Sub(p.Seen) < tombAge {
+			n++
+		}
+	}
+	return n
+}
+
 // forget drops a peer that was forced out.
 func (r *Ring) forget(name kevlard.NodeID) {
 	r.peersMu.Lock()

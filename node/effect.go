@@ -69,17 +69,19 @@ type Found struct {
 	Session  kevlard.SessionID
 	Owned    bool
 	Running  bool   // with a client
-	Epoch    uint64 // if owned
+	Recorded bool   // this node is a witness of it
+	Epoch    uint64 // if owned or recorded
 	Envelope []byte // likewise
 }
 
-// TakenOver answers TakeOver. With no error and no owner the session is owned here,
-// and waits for Resume.
+// TakenOver answers TakeOver. With nothing said of it the session is owned here, and
+// waits for Resume.
 type TakenOver struct {
-	Number  uint64
-	Session kevlard.SessionID
-	Owner   kevlard.NodeID   // it lives and owns the session: ask there
-	Err     *kevlard.Failure // session_not_found, session_no_quorum, session_busy, draining, overloaded
+	Number     uint64
+	Session    kevlard.SessionID
+	Owner      kevlard.NodeID   // it lives and owns the session: ask there
+	Remembered bool             // witnesses have it, and its envelope was not accepted: ask them for that
+	Err        *kevlard.Failure // session_not_found, session_no_quorum, session_busy, draining, overloaded
 }
 
 // Reused says how many leading positions of a session's prompt were found instead of

@@ -139,6 +139,9 @@ type Find struct {
 type TakeOver struct {
 	Session kevlard.SessionID
 	Number  uint64
+	// Accepted says that the session's envelope was seen, and is that of the client that
+	// comes back. Otherwise nothing is taken over.
+	Accepted bool
 }
 
 // Drain stops (or, with Undo, resumes) taking new sessions.

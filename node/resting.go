@@ -171,6 +171,9 @@ func (m *Machine) goOn(now kevlard.Instant, s *session.Machine, out []Effect) []
 // find says what this node knows of a session.
 func (m *Machine) find(ev Find) Found {
 	f := Found{Number: ev.Number, Session: ev.Session}
+	if r, ok := m.records.Get(ev.Session); ok {
+		f.Recorded, f.Epoch, f.Envelope = true, r.Epoch, r.Envelope
+	}
 	s := m.sessions[ev.Session]
 	f.Running = s != nil
 	if s == nil {

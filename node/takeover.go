@@ -23,43 +23,61 @@ type bid struct {
 	others  []protocol.Life             // those who said last that they don't own it
 	holder  protocol.Life               // whom a witness hears from as the owner
 	known   protocol.Located            // the newest record that was heard of
-	highest uint64                      // the newest epoch that was heard of
+	highest uint64                      // the newest epoch that was heard of or asked for
+	heard   uint64                      // the newest that others have spoken of
 	round   *witness.Round              // nil: none is under way
 	answers map[kevlard.NodeID]struct{} // in this round
 	rivals  []protocol.Life             // whom witnesses named in this round, and who were asked since
 	rounds  int
 	owner   bool // a witness of this or the last round hears from the owner
-	unheard bool // somebody who may know the session did not answer
+	unheard bool // those who can't be asked may be the only ones that know the session
+	// accepted: a caller's client may have the session. Else nothing changes hands.
+	accepted bool
 }
 
 // takeOver begins to take a session over, unless that is under way.
 func (m *Machine) takeOver(now kevlard.Instant, ev TakeOver, out []Effect) []Effect {
-	answer := func(err *kevlard.Failure) []Effect { return append(out, TakenOver{ev.Number, ev.Session, "", err}) }
+	answer := func(err *kevlard.Failure) []Effect {
+		return append(out, TakenOver{Number: ev.Number, Session: ev.Session, Err: err})
+	}
 	b := m.bids[ev.Session]
 	switch {
 	case m.sessions[ev.Session] != nil || m.resting.get(ev.Session) != nil:
 		return answer(nil)
 	case b != nil && len(b.callers) < m.cfg.Limits.TakeOvers:
 		b.callers = append(b.callers, ev.Number)
+		b.accepted = b.accepted || ev.Accepted
 		return out
 	case m.draining:
 		return answer(&kevlard.Failure{Code: "draining", Status: 503, Message: "this node is draining and takes no sessions over; ask another node"})
 	case b != nil || len(m.bids) >= m.cfg.Limits.TakeOvers || len(m.sessions) >= m.cfg.Limits.Sessions:
 		return answer(&kevlard.Failure{Code: "overloaded", Status: 429, Message: "this node takes over or owns as many sessions as it can; try again later"})
 	}
-	b = &bid{callers: []uint64{ev.Number}, until: now.Add(m.cfg.Timing.TakeOver), at: now.Add(m.cfg.Timing.Locate), asked: map[kevlard.NodeID]bool{}}
+	b = &bid{
+		callers: []uint64{ev.Number}, until: now.Add(m.cfg.Timing.TakeOver), at: now.Add(m.cfg.Timing.Locate),
+		asked: map[kevlard.NodeID]bool{}, accepted: ev.Accepted,
+	}
 	m.bids[ev.Session] = b
+	dead := m.view.Absent
 	for _, n := range m.view.Nodes {
 		switch {
 		case n.ID == m.cfg.Self || m.connected(n.ID):
 			b.asked[n.ID] = false
 			out = append(out, Send{n.ID, protocol.Locate{Session: ev.Session}})
-		case n.State == topology.Alive || n.State == topology.Suspect:
+		case n.State == topology.Dead:
+			dead++
+		case n.State != topology.Left:
 			b.unheard = true
 		}
 	}
+	b.unheard = b.unheard || mayHide(len(b.asked), dead)
 	return out
 }
+
+// mayHide reports whether a session that runs, or could go on, may be known to none but
+// dead nodes, of which the ring can't tell whether they are only cut off. Its owner and
+// at least one witness know it; where there is only one other node, there is no witness.
+func mayHide(asked, dead int) bool { return dead > 1 || dead == 1 && asked == 1 }
 
 // located takes what a node knows of a session.
 func (m *Machine) located(now kevlard.Instant, from protocol.Life, l protocol.Located, out []Effect) []Effect {
@@ -71,11 +89,12 @@ func (m *Machine) located(now kevlard.Instant, from protocol.Life, l protocol.Lo
 		return out
 	}
 	b.asked[from.Node] = true
-	b.highest = max(b.highest, l.Epoch)
+	b.heard = max(b.heard, l.Epoch)
+	b.highest = max(b.highest, b.heard)
 	if !l.Owned && !slices.Contains(b.others, from) {
 		b.others = append(b.others, from)
 	}
-	if l.Owned && l.Epoch >= b.highest && from.Node != m.cfg.Self {
+	if l.Owned && l.Epoch >= b.heard && from.Node != m.cfg.Self {
 		return m.decided(l.Session, TakenOver{Owner: from.Node}, out)
 	}
 	if l.Recorded && (!b.known.Recorded || cmp.Or(cmp.Compare(l.At, b.known.At), cmp.Compare(l.Witnesses.Version, b.known.Witnesses.Version)) > 0) {
@@ -97,8 +116,15 @@ func notFound() *kevlard.Failure {
 	return &kevlard.Failure{Code: "session_not_found", Status: 404, Message: "no node knows the session: it has ended, or its time to be resumed is over"}
 }
 
-// bidRound asks the witnesses for their promise.
+// bidRound asks the witnesses for their promise, if the session's client is here.
 func (m *Machine) bidRound(now kevlard.Instant, id kevlard.SessionID, b *bid, out []Effect) []Effect {
+	if !b.accepted {
+		return m.decided(id, TakenOver{Remembered: true}, out)
+	}
+	if n := b.known.Owner.Node; b.rounds > 0 && m.connected(n) && !b.asked[n] { // it may have woken up, or be connected again
+		b.asked[n] = false
+		out = append(out, Send{n, protocol.Locate{Session: id}})
+	}
 	b.highest++
 	b.rounds++
 	r := witness.NewRound(b.highest, b.known.At, b.known.Witnesses)
@@ -131,6 +157,7 @@ func (m *Machine) promised(now kevlard.Instant, from protocol.Life, p protocol.P
 	}
 	before := b.round.Ask()
 	won := b.round.Promised(from, p)
+	b.heard = max(b.heard, p.Newer)
 	b.highest = max(b.highest, b.round.Highest)
 	if p.Refusal == protocol.WitnessOwner {
 		b.owner, b.holder = true, p.Owner

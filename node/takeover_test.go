@@ -158,7 +158,7 @@ func TestWitnessIsReplaced(t *testing.T) {
 // its prepare has the new epoch and the tokens of the log.
 func TestTakeOver(t *testing.T) {
 	r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
-	r.step(TakeOver{Session: "s", Number: 9})
+	r.step(TakeOver{Session: "s", Number: 9, Accepted: true})
 	if n := sent[protocol.Locate](r.out); len(n) != 5 {
 		t.Fatalf("asked %v", n)
 	}
@@ -202,7 +202,7 @@ func TestTakeOver(t *testing.T) {
 // the session no longer. The witnesses are told, else they would wait for it for ever.
 func TestTakeOverFromOneWhoKnows(t *testing.T) {
 	r := newRig(t, nil, "n1:0-2", "n2", "n3")
-	r.step(TakeOver{Session: "s"})
+	r.step(TakeOver{Session: "s", Accepted: true})
 	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "o", Boot: "o.1"}}}
 	owner := protocol.Life{Node: "n3", Boot: "n3.1"}
 	r.say("n3", protocol.Located{Session: "s"})
@@ -266,12 +266,12 @@ func TestTakeOverIsRefused(t *testing.T) {
 		}
 	}
 	r := newRig(t, nil, "n1:0-2")
-	r.step(TakeOver{Session: "s"})
+	r.step(TakeOver{Session: "s", Accepted: true})
 	r.say("o", protocol.Located{Session: "s"})
 	r.say("n1", protocol.Located{Session: "s"})
 	refused(r, r.out, "session_not_found")
 
-	r.step(TakeOver{Session: "s"})
+	r.step(TakeOver{Session: "s", Accepted: true})
 	r.say("n1", at)
 	r.say("n1", protocol.Promise{Session: "s", Epoch: 2, Record: &protocol.Record{Session: "s", Epoch: 1, Owner: at.Owner, Witnesses: w}})
 	out := r.sleep(6*time.Second, "n1")
@@ -280,14 +280,14 @@ func TestTakeOverIsRefused(t *testing.T) {
 		t.Errorf("%d further rounds", n)
 	}
 
-	r.step(TakeOver{Session: "s"})
+	r.step(TakeOver{Session: "s", Accepted: true})
 	r.say("n1", at)
 	r.say("n1", protocol.Promise{Session: "s", Epoch: r.m.bids["s"].round.Epoch, Refusal: protocol.WitnessOwner})
 	r.now = r.m.bids["s"].until
 	r.step(Wake{})
 	refused(r, r.out, "session_busy")
 
-	r.step(TakeOver{Session: "s"})
+	r.step(TakeOver{Session: "s", Accepted: true})
 	r.say("n1", protocol.Located{Session: "s", Owned: true, Epoch: 1})
 	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Owner != "n1" {
 		t.Errorf("taken over %+v, want the owner", got)
@@ -333,5 +333,94 @@ func TestBestEffort(t *testing.T) {
 	r.say("n3", logged("s", 1, 5))
 	if e, f := effectsOf[Emit](r.out), effectsOf[Finish](r.out); len(e) != 4 || len(f) != 1 || f[0].Reason != "length" {
 		t.Errorf("emitted %v, finish %v", e, f)
+	}
+}
+
+// TestCutOffDoesNotDeny: who is cut off from those that may know a session does not say
+// that it is unknown, also when the ring has declared them dead.
+func TestCutOffDoesNotDeny(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ring []string
+		dead []kevlard.NodeID
+		left []kevlard.NodeID
+		gone int // members of before this node's start
+		code string
+	}{
+		{"all answer", []string{"n1", "n2", "n3"}, nil, nil, 0, "session_not_found"},
+		{"one is dead: another would know", []string{"n1", "n2", "n3"}, []kevlard.NodeID{"n2"}, nil, 0, "session_not_found"},
+		{"an owner and a witness may be dead", []string{"n1", "n2", "n3"}, []kevlard.NodeID{"n2", "n3"}, nil, 0, "session_no_quorum"},
+		{"alone", []string{"n1", "n2", "n3"}, []kevlard.NodeID{"n1", "n2", "n3"}, nil, 0, "session_no_quorum"},
+		{"no witnesses in a ring of two", []string{"n1"}, []kevlard.NodeID{"n1"}, nil, 0, "session_no_quorum"},
+		{"who left has said so", []string{"n1", "n2", "n3"}, nil, []kevlard.NodeID{"n1", "n2", "n3"}, 0, "session_not_found"},
+		{"started anew, and alone", nil, nil, nil, 7, "session_no_quorum"},
+		{"dead, and not met again", []string{"n1", "n2"}, []kevlard.NodeID{"n2"}, nil, 1, "session_no_quorum"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, nil, c.ring...)
+			for _, n := range c.dead {
+				r.node(n).State = topology.Dead
+				r.step(PeerDown{Node: n, Cause: "reset"})
+			}
+			for _, n := range c.left {
+				r.node(n).State = topology.Left
+				r.step(PeerDown{Node: n, Cause: "reset"})
+			}
+			r.view.Absent = c.gone
+			r.see()
+			r.step(TakeOver{Session: "s", Accepted: true})
+			var out []Effect
+			for _, e := range effectsOf[Send](r.out) {
+				if _, ok := e.Message.(protocol.Locate); ok {
+					r.say(e.To, protocol.Located{Session: "s"})
+					out = append(out, r.out...)
+				}
+			}
+			out = append(out, r.sleep(time.Second)...)
+			if got := effectsOf[TakenOver](out); len(got) != 1 || got[0].Err == nil || got[0].Err.Code != c.code {
+				t.Errorf("taken over %+v, want %s", got, c.code)
+			}
+		})
+	}
+}
+
+// TestNothingIsTakenOverUnseen: a client that has not shown that a session is its own
+// learns whether there is one, and moves nothing.
+func TestNothingIsTakenOverUnseen(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
+	at := protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: protocol.Life{Node: "n9", Boot: "n9.1"}, Witnesses: w}
+	r.step(TakeOver{Session: "s"})
+	r.say("n1", at)
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || !got[0].Remembered || got[0].Err != nil || len(sent[protocol.Vote](r.out)) != 0 {
+		t.Fatalf("effects %+v", r.out)
+	}
+	r.step(TakeOver{Session: "s", Number: 1})
+	r.step(TakeOver{Session: "s", Number: 2, Accepted: true}) // another client, whose it is
+	r.say("n1", at)
+	if len(sent[protocol.Vote](r.out)) != 3 {
+		t.Errorf("effects %+v", r.out)
+	}
+}
+
+// TestOwnerWakesDuringATakeOver: an owner that could not be asked at the begin, and that
+// the witnesses hear, is asked with each round.
+func TestOwnerWakesDuringATakeOver(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.step(PeerDown{Node: "n3", Cause: "reset"})
+	w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "o", Boot: "o.1"}}}
+	r.step(TakeOver{Session: "s", Accepted: true})
+	r.say("n1", protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: protocol.Life{Node: "n3", Boot: "n3.1"}, Witnesses: w})
+	for _, n := range []kevlard.NodeID{"n1", "n2", "o"} {
+		r.say(n, protocol.Promise{Session: "s", Epoch: 2, Refusal: protocol.WitnessOwner})
+	}
+	r.step(PeerUp{Node: "n3", Boot: "n3.1"})
+	out := r.sleep(time.Second, "n1", "n2", "n3")
+	if len(sent[protocol.Locate](out)["n3"]) == 0 {
+		t.Fatal("the owner is connected, and is not asked")
+	}
+	r.say("n3", protocol.Located{Session: "s", Owned: true, Epoch: 1})
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Owner != "n3" {
+		t.Errorf("taken over %+v, want the owner", got)
 	}
 }

@@ -66,7 +66,9 @@ func newRig(t *testing.T, stages []kevlard.Layers, peers ...string) *rig {
 func (r *rig) step(ev Event) { r.out = r.m.Step(r.now, ev, nil) }
 
 // see shows the machine the rig's view.
-func (r *rig) see() { r.step(ViewChanged{topology.View{Nodes: slices.Clone(r.view.Nodes)}}) }
+func (r *rig) see() {
+	r.step(ViewChanged{topology.View{Nodes: slices.Clone(r.view.Nodes), Absent: r.view.Absent}})
+}
 
 // node returns a node of the view to be changed.
 func (r *rig) node(id kevlard.NodeID) *topology.Node {

@@ -68,7 +68,12 @@ type Node struct {
 
 // View is one node's immutable snapshot of the ring, sorted by node ID. Views of
 // two nodes are never assumed equal.
-type View struct{ Nodes []Node }
+type View struct {
+	Nodes []Node
+	// Absent is how many nodes were members lately and are not among Nodes, because this
+	// one was started anew since and has not met them.
+	Absent int
+}
 
 // Node returns the node with the given ID.
 func (v View) Node(id kevlard.NodeID) (Node, bool) {

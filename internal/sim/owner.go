@@ -14,9 +14,9 @@ import (
 // silent, or for no reason.
 type roaming struct {
 	roams   bool
-	between bool // it has no connection
-	number  uint64
-	had     int // tokens that came over this connection
+	between bool   // it has no connection
+	asked   uint64 // number of its last question
+	had     int    // tokens that came over this connection
 	old     map[connection]bool
 }
 
@@ -117,7 +117,7 @@ func (w *world) reconnect(c *client) {
 		}
 	}
 	c.tries++
-	c.number++
+	c.asked++
 	if c.tries > maxReturns {
 		w.judge.gone(c)
 		return
@@ -125,15 +125,15 @@ func (w *world) reconnect(c *client) {
 	if len(at) > 0 {
 		h := at[w.ownRNG.IntN(len(at))]
 		w.say(h.id, "return", "%s, try %d", c.id, c.tries)
-		h.deliver(h.life, node.TakeOver{Session: c.id, Number: c.number})
+		h.deliver(h.life, node.TakeOver{Session: c.id, Number: c.asked, Accepted: true})
 		if w.ownRNG.IntN(3) == 0 { // and through a second connection that it gives up
 			o := at[w.ownRNG.IntN(len(at))]
-			o.deliver(o.life, node.TakeOver{Session: c.id})
+			o.deliver(o.life, node.TakeOver{Session: c.id, Accepted: true})
 		}
 	}
-	number := c.number
+	asked := c.asked
 	w.after(6*time.Second, func() { // no answer: it froze or died
-		if c.between && c.number == number {
+		if c.between && c.asked == asked {
 			w.reconnect(c)
 		}
 	})
@@ -142,10 +142,10 @@ func (w *world) reconnect(c *client) {
 // takenOver goes on with what a node says.
 func (w *world) takenOver(h *host, e node.TakenOver) {
 	c := w.judge.clients[e.Session]
-	if c == nil || !c.between || c.number != e.Number {
+	if c == nil || !c.between || c.asked != e.Number {
 		return
 	}
-	c.number++
+	c.asked++
 	switch {
 	case e.Err != nil && e.Err.Code == "session_not_found":
 		w.judge.gone(c)

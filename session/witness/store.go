@@ -163,6 +163,15 @@ func (s *Store) Promise(now kevlard.Instant, from protocol.Life, v protocol.Vote
 	return p
 }
 
+// Get returns the record of a session. It must not be changed.
+func (s *Store) Get(id kevlard.SessionID) (protocol.Record, bool) {
+	k := s.kept[id]
+	if k == nil {
+		return protocol.Record{}, false
+	}
+	return k.Record, true
+}
+
 // Locate says what is known of a session.
 func (s *Store) Locate(id kevlard.SessionID) protocol.Located {
 	k := s.kept[id]

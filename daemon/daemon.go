@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	systemd "github.com/coreos/go-systemd/v22/daemon"
@@ -42,6 +43,7 @@ type Daemon struct {
 	streams   streams
 	finds     questions[node.Found]
 	takeovers questions[node.TakenOver]
+	clients   atomic.Uint64 // the last one's number
 	board     *board
 	metrics   *metrics
 	copies    copies

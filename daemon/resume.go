@@ -90,9 +90,9 @@ func (d *Daemon) attach(ctx context.Context, id kevlard.SessionID, owner kevlard
 	if f := d.streams.add(s); f != nil {
 		return nil, f
 	}
-	var ev node.Event = node.Resume{Session: id}
+	var ev node.Event = node.Resume{Session: id, Client: s.client}
 	if owner != d.cfg.Name {
-		ev = node.Follow{Session: id, Owner: owner}
+		ev = node.Follow{Session: id, Owner: owner, Client: s.client}
 	}
 	if !d.post(ev) {
 		d.streams.remove(id)

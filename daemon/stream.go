@@ -30,6 +30,7 @@ type Update struct {
 type Stream struct {
 	id        kevlard.SessionID // in the mesh, never used before
 	name      kevlard.SessionID // the client's, may be empty
+	client    uint64            // no other stream of this node has the number
 	max       int
 	submitted time.Time
 	cancel    func() // posts Cancel; may block until the loop takes it
@@ -325,7 +326,7 @@ func (d *Daemon) GenerateAs(ctx context.Context, id, name kevlard.SessionID, req
 		}
 		return nil, f
 	}
-	if !d.post(node.Submit{Session: id, Request: req}) {
+	if !d.post(node.Submit{Session: id, Request: req, Client: s.client}) {
 		d.streams.remove(id)
 		return nil, stopping()
 	}
@@ -338,10 +339,11 @@ func (d *Daemon) newStream(id, name kevlard.SessionID, most int) *Stream {
 	// One word is enough, and a second one might meet the session when another client
 	// has it.
 	var once sync.Once
+	client := d.clients.Add(1)
 	return &Stream{
-		id: id, name: name, max: most, submitted: time.Now(), more: make(chan struct{}, 1),
-		cancel: func() { once.Do(func() { d.post(node.Cancel{Session: id}) }) },
-		pause:  func() { once.Do(func() { d.post(node.Pause{Session: id}) }) },
+		id: id, name: name, client: client, max: most, submitted: time.Now(), more: make(chan struct{}, 1),
+		cancel: func() { once.Do(func() { d.post(node.Cancel{Session: id, Client: client}) }) },
+		pause:  func() { once.Do(func() { d.post(node.Pause{Session: id, Client: client}) }) },
 	}
 }
 

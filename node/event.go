@@ -104,27 +104,41 @@ type BatchDone struct {
 type Submit struct {
 	Session kevlard.SessionID
 	Request Request
+	// Client is a number of the shell's own, here and in Resume and Follow. What it says of
+	// a client later must have its number: a word of one that is gone, which comes late, does
+	// not concern another that has the session meanwhile.
+	Client uint64
 }
 
 // Request is what a client asked for.
 type Request = session.Request
 
 // Cancel ends a session: its client is gone, or has what it wanted.
-type Cancel struct{ Session kevlard.SessionID }
+type Cancel struct {
+	Session kevlard.SessionID
+	Client  uint64 // see Submit
+}
 
 // Pause says that a session's client is gone. The session stops, and can be resumed for
 // a while, if it has an envelope; else it ends.
-type Pause struct{ Session kevlard.SessionID }
+type Pause struct {
+	Session kevlard.SessionID
+	Client  uint64 // see Submit
+}
 
 // Resume gives a session that waits for it a client again: Replay follows with what
 // was generated so far, and then the rest; a Finish with an error if that can't be.
-type Resume struct{ Session kevlard.SessionID }
+type Resume struct {
+	Session kevlard.SessionID
+	Client  uint64 // see Submit
+}
 
 // Follow gives a session that another node owns a client here: Replay follows with its
 // tokens, and Finish.
 type Follow struct {
 	Session kevlard.SessionID
 	Owner   kevlard.NodeID
+	Client  uint64 // see Submit
 }
 
 // Find asks what this node knows of a session that it owns; Found follows with the

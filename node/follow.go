@@ -22,7 +22,8 @@ type follower struct {
 type following struct {
 	owner  kevlard.NodeID
 	number uint64
-	next   int // tokens that have come
+	client uint64 // the shell's number
+	next   int    // tokens that have come
 }
 
 // follow begins to follow a session for a client here.
@@ -34,7 +35,7 @@ func (m *Machine) follow(now kevlard.Instant, ev Follow, out []Effect) []Effect 
 		return append(out, Finish{Session: ev.Session, Reason: "error", Err: ownerLost(ev.Owner)})
 	}
 	m.followNumber++
-	f := &following{owner: ev.Owner, number: m.followNumber}
+	f := &following{owner: ev.Owner, number: m.followNumber, client: ev.Client}
 	m.following[ev.Session] = f
 	m.rewatch = true
 	return append(out, f.ask(ev.Session))
@@ -45,11 +46,7 @@ func (f *following) ask(id kevlard.SessionID) Effect {
 }
 
 // unfollow acts on a client of a followed session that is gone, or has what it wanted.
-func (m *Machine) unfollow(id kevlard.SessionID, ended bool, out []Effect) []Effect {
-	f := m.following[id]
-	if f == nil {
-		return out
-	}
+func (m *Machine) unfollow(id kevlard.SessionID, f *following, ended bool, out []Effect) []Effect {
 	reason := session.PausedReason
 	if ended {
 		reason = "cancelled"

@@ -60,6 +60,7 @@ type Machine struct {
 	poisoned   poisoned
 	resting    resting // sessions without a client that can be resumed
 
+	clients      map[kevlard.SessionID]uint64     // numbers of those of sessions owned here
 	followers    map[kevlard.SessionID]*follower  // of sessions owned here
 	following    map[kevlard.SessionID]*following // sessions owned elsewhere
 	followNumber uint64                           // of the last one
@@ -88,7 +89,7 @@ func New(cfg Config) *Machine {
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, usedBefore: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
-		unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
+		clients: map[kevlard.SessionID]uint64{}, unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 		keeps: map[uint64]kevlard.StageKey{}, seekings: map[kevlard.SessionID]*seeking{},
 	}
 	if w := &m.cfg.Limits.Witness; w.Lease == 0 && w.Ended == 0 { // as long as clients may take to come back
@@ -161,15 +162,13 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Submit:
 		out = m.submit(now, ev, out)
 	case Cancel:
-		out = m.unfollow(ev.Session, true, out)
-		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Cancel(now, e) })
+		out = m.clientGone(now, ev.Session, ev.Client, true, out)
 	case Follow:
 		out = m.follow(now, ev, out)
 	case Pause:
-		out = m.unfollow(ev.Session, false, out)
-		out = m.withSession(now, ev.Session, out, func(s *session.Machine, e []session.Effect) []session.Effect { return s.Pause(now, e) })
+		out = m.clientGone(now, ev.Session, ev.Client, false, out)
 	case Resume:
-		out = m.resume(now, ev.Session, out)
+		out = m.resume(now, ev, out)
 	case Find:
 		out = append(out, m.find(ev))
 	case TakeOver:
@@ -244,6 +243,7 @@ func (m *Machine) submit(now kevlard.Instant, ev Submit, out []Effect) []Effect 
 		return refuse("poisoned", 500, "this request crashed engines before; it is not tried again")
 	}
 	m.sessions[ev.Session] = session.New(ev.Session, m.cfg.Boot, ev.Request, m.cfg.Timing.Session, now)
+	m.clients[ev.Session] = ev.Client
 	m.counters.PromptTokens += uint64(len(ev.Request.Prompt))
 	return m.withSession(now, ev.Session, out, func(_ *session.Machine, e []session.Effect) []session.Effect { return e })
 }
@@ -273,6 +273,7 @@ func (m *Machine) withSession(now kevlard.Instant, id kevlard.SessionID, out []E
 	}
 	if s.State() == session.Done || s.State() == session.Paused {
 		delete(m.sessions, id)
+		delete(m.clients, id)
 		delete(m.waiting, id)
 		delete(m.unlogged, id)
 		delete(m.seekings, id)
@@ -322,6 +323,23 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 	default:
 		panic(fmt.Sprintf("node: session effect of unknown type %T", e))
 	}
+}
+
+// clientGone acts on a client here that is gone, or (ended) has what it wanted. A word
+// that is late, of one whose session has another client by now, changes nothing.
+func (m *Machine) clientGone(now kevlard.Instant, id kevlard.SessionID, client uint64, ended bool, out []Effect) []Effect {
+	if f := m.following[id]; f != nil && f.client == client {
+		return m.unfollow(id, f, ended, out)
+	}
+	if m.followers[id] != nil || m.clients[id] != client {
+		return out
+	}
+	return m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+		if ended {
+			return s.Cancel(now, e)
+		}
+		return s.Pause(now, e)
+	})
 }
 
 // hurry makes every session that waits for a route try again.

@@ -122,13 +122,14 @@ func (m *Machine) forgetRested(now kevlard.Instant, out []Effect) []Effect {
 }
 
 // resume gives a resting session a client here.
-func (m *Machine) resume(now kevlard.Instant, id kevlard.SessionID, out []Effect) []Effect {
-	s, why := m.attach(id)
+func (m *Machine) resume(now kevlard.Instant, ev Resume, out []Effect) []Effect {
+	s, why := m.attach(ev.Session)
 	if why != nil {
-		return append(out, Finish{Session: id, Reason: "error", Err: why})
+		return append(out, Finish{Session: ev.Session, Reason: "error", Err: why})
 	}
+	m.clients[ev.Session] = ev.Client
 	tokens, logprobs := s.Log()
-	return m.goOn(now, s, append(out, Replay{id, tokens, logprobs}))
+	return m.goOn(now, s, append(out, Replay{ev.Session, tokens, logprobs}))
 }
 
 // attach takes a session out of its rest, for a client that is there; goOn must follow.
@@ -156,6 +157,7 @@ func busy() *kevlard.Failure {
 // goOn lets a session run whose client is back, or tells the client how it ended.
 func (m *Machine) goOn(now kevlard.Instant, s *session.Machine, out []Effect) []Effect {
 	if s.State() == session.Done {
+		delete(m.clients, s.ID())
 		m.resting.add(s, now.Add(m.cfg.Timing.Resume))
 		return m.forgetRested(now, m.fromSession(s, s.Ended(), out))
 	}

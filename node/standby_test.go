@@ -72,7 +72,7 @@ func TestLostStandbyIsReplaced(t *testing.T) {
 
 func TestFinishClosesTheCopies(t *testing.T) {
 	r := streaming(t)
-	r.step(Cancel{"s"})
+	r.step(Cancel{Session: "s"})
 	closed := sent[protocol.Close](r.out)
 	for n, lo := range map[kevlard.NodeID]int{"n1": 0, "n2": 1, "n3": 0, "n4": 1} {
 		if len(closed[n]) != 1 || closed[n][0].Lo != lo {

@@ -24,8 +24,9 @@ type client struct {
 	submitted kevlard.Instant
 	got       int
 	cancelled bool
-	gone      bool // it went away, and
-	back      bool // it came back, which nobody has answered yet
+	gone      bool   // it went away, and
+	back      bool   // it came back, which nobody has answered yet
+	number    uint64 // of its connection
 	at        *host
 	atLife    uint64 // of the node that it is connected to
 	replayed  int    // tokens that it got since it came back
@@ -76,14 +77,14 @@ func (w *world) submit(id kevlard.SessionID, poison bool) {
 	w.judge.clients[id] = c
 	w.judge.order = append(w.judge.order, c)
 	w.say(owner.id, "submit", "%s %d+%d", id, len(c.req.Prompt), c.req.MaxTokens)
-	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req})
+	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req, Client: c.number})
 	if w.chance(6) {
 		w.after(w.between(0, 1500*time.Millisecond), func() {
 			if c.done || c.gone || c.back || c.between || !c.roams && c.at != owner || c.owner.life != c.life || c.owner.frozen {
 				return
 			}
 			c.cancelled = true
-			c.owner.deliver(c.life, node.Cancel{Session: id})
+			c.owner.deliver(c.life, node.Cancel{Session: id, Client: c.number})
 		})
 	}
 }

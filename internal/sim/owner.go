@@ -62,7 +62,7 @@ func (w *world) roam(c *client) bool {
 			}
 			h, life := c.owner, c.life
 			w.leave(c)
-			h.deliver(life, node.Pause{Session: c.id})
+			h.deliver(life, node.Pause{Session: c.id, Client: c.number})
 		})
 	}
 	return true
@@ -99,7 +99,7 @@ func (w *world) tire(h *host) {
 		w.after(w.soon()*3, func() {
 			if h.life == life && h.frozen && h.thawed <= since && c.owner == h && !c.between && !c.done && !c.cancelled {
 				w.leave(c)
-				h.deliver(life, node.Pause{Session: c.id})
+				h.deliver(life, node.Pause{Session: c.id, Client: c.number})
 			}
 		})
 	}
@@ -169,7 +169,8 @@ func (w *world) takenOver(h *host, e node.TakenOver) {
 			c.owner, c.life, c.between, c.back, c.had = o, o.life, false, true, 0
 			c.at, c.atLife = o, o.life
 			c.next, c.running = nil, nil
-			o.deliver(o.life, node.Resume{Session: c.id})
+			c.number++
+			o.deliver(o.life, node.Resume{Session: c.id, Client: c.number})
 		})
 	}
 }

@@ -23,7 +23,7 @@ func (w *world) vanish(c *client) {
 		w.after(gone, func() {
 			if !c.gone && !c.done && !c.cancelled && c.at.life == c.atLife && c.at.m != nil && !c.at.frozen {
 				c.gone = true
-				c.at.deliver(c.atLife, node.Pause{Session: c.id})
+				c.at.deliver(c.atLife, node.Pause{Session: c.id, Client: c.number})
 			}
 		})
 		w.after(back, func() { w.comeBack(c) })
@@ -44,13 +44,21 @@ func (w *world) comeBack(c *client) {
 	if others := w.others(c); len(others) > 0 && w.goneRNG.IntN(2) == 0 {
 		at = others[w.goneRNG.IntN(len(others))]
 	}
+	if was, life, number := c.at, c.atLife, c.number; was.m != nil && was.life == life && !was.frozen {
+		w.after(5*time.Millisecond, func() { // what is said of its last connection comes late
+			if was.m != nil && was.life == life {
+				was.deliver(life, node.Pause{Session: c.id, Client: number})
+			}
+		})
+	}
+	c.number++
 	c.gone, c.back, c.done, c.running, c.replayed = false, true, false, nil, 0
 	c.at, c.atLife = at, at.life
 	if at == c.owner {
-		at.deliver(at.life, node.Resume{Session: c.id})
+		at.deliver(at.life, node.Resume{Session: c.id, Client: c.number})
 	} else {
 		c.far = true
-		at.deliver(at.life, node.Follow{Session: c.id, Owner: c.owner.id})
+		at.deliver(at.life, node.Follow{Session: c.id, Owner: c.owner.id, Client: c.number})
 	}
 }
 

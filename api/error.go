@@ -32,7 +32,7 @@ type Error struct {
 // resumable says with e how the answer can go on, if another try may help.
 func (e *Error) resumable(at place) *Error {
 	some := slices.ContainsFunc(at.choices, func(c position) bool { return c.phase != fresh })
-	again := e.Status == http.StatusServiceUnavailable || e.Code != nil && *e.Code == "session_busy"
+	again := e.Status == http.StatusServiceUnavailable || e.Code != nil && (*e.Code == "session_busy" || *e.Code == "session_no_quorum")
 	if !again || !some { // who has nothing can as well begin anew
 		return e
 	}

@@ -214,7 +214,10 @@ func TestResumeAnywhere(t *testing.T) {
 // TestResumeErrors checks what a client that can't be let in is told.
 func TestResumeErrors(t *testing.T) {
 	lost := &kevlard.Failure{Code: "no_route", Status: 503, Message: "gone"}
-	g := &toy{lessons: map[string]lesson{"a": {answer: "abc", after: 2, fail: lost}, "busy": {answer: "abc", busy: true}}}
+	split := &kevlard.Failure{Code: "session_no_quorum", Status: 409, Message: "cut off"}
+	g := &toy{lessons: map[string]lesson{
+		"a": {answer: "abc", after: 2, fail: lost}, "busy": {answer: "abc", busy: true}, "split": {answer: "abc", after: 2, fail: split},
+	}}
 	_, ts := newTestServer(t, g, 0)
 	ask := func(body, last string) (*http.Response, string) {
 		r, err := http.NewRequest(http.MethodPost, ts.URL+"/v1/completions", strings.NewReader(body))
@@ -230,6 +233,11 @@ func TestResumeErrors(t *testing.T) {
 	last := events[len(events)-1]
 	if !strings.Contains(last.data, `"resume":"`+last.id+`"`) || !strings.Contains(last.data, lastEventHeader+": "+last.id) {
 		t.Errorf("the error event does not say how to go on: %+v", last)
+	}
+	_, text = ask(`{"model":"toy","prompt":"split","stream":true}`, "")
+	events = eventsOf(t, text)
+	if e := events[len(events)-1]; !strings.Contains(e.data, `"resume":"`+e.id+`"`) {
+		t.Errorf("the event of too few witnesses does not say how to go on: %+v", e)
 	}
 	_, text = ask(`{"model":"toy","prompt":"busy","stream":true}`, "")
 	busy := eventsOf(t, text)[0].id
@@ -346,15 +354,6 @@ func TestAlive(t *testing.T) {
 	}
 }
 
-// FuzzPlace: an id is read as it was written, or not at all.
-func FuzzPlace(f *testing.F) {
-	f.Add("1/01JD/b12.57,n0.0,t3.3,e9.1/u")
-	f.Add("1/alice:s.01JD/n0.0")
-	f.Add("1/x/b-1.0")
-	f.Fuzz(func(t *testing.T, id string) {
-		p, ok := parsePlace(id)
-		if ok && p.String() != id {
-			t.Errorf("%q is read as %+v, which is %q", id, p, p)
 // TestPulse: a client is gone when nothing is acknowledged for as long as its distance
 // allows, and not because that takes longer than it does nearby.
 func TestPulse(t *testing.T) {
@@ -407,6 +406,15 @@ func TestPulse(t *testing.T) {
 	}
 }
 
+// FuzzPlace: an id is read as it was written, or not at all.
+func FuzzPlace(f *testing.F) {
+	f.Add("1/01JD/b12.57,n0.0,t3.3,e9.1/u")
+	f.Add("1/alice:s.01JD/n0.0")
+	f.Add("1/x/b-1.0")
+	f.Fuzz(func(t *testing.T, id string) {
+		p, ok := parsePlace(id)
+		if ok && p.String() != id {
+			t.Errorf("%q is read as %+v, which is %q", id, p, p)
 		}
 		if ok && (len(p.choices) == 0 || len(p.choices) > maxChoices) {
 			t.Errorf("%q has %d choices", id, len(p.choices))

@@ -103,6 +103,7 @@ func (d *Daemon) loop(ctx context.Context) error {
 	var out []node.Effect
 	published := kevlard.Instant(0)
 	dirty := true
+	generated := uint64(0) // tokens that were counted
 	for {
 		ev, ok := d.own.pop()
 		if !ok {
@@ -135,6 +136,10 @@ func (d *Daemon) loop(ctx context.Context) error {
 			}
 		}
 		out = d.machine.Step(d.now(), ev, out[:0])
+		if n := d.machine.Generated(); n > generated {
+			d.metrics.generated.Add(float64(n - generated))
+			generated = n
+		}
 		for _, e := range out {
 			d.apply(e)
 		}
@@ -168,7 +173,6 @@ func (d *Daemon) apply(e node.Effect) {
 	case node.DropRows:
 		d.copies.keeper.dropRows(e)
 	case node.Emit:
-		d.metrics.tokens.WithLabelValues("generated").Inc()
 		if s := d.streams.get(e.Session); s != nil && s.emit(e.Token, e.Logprobs) {
 			d.metrics.ttft.Observe(time.Since(s.submitted).Seconds())
 		}

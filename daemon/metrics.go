@@ -23,6 +23,8 @@ type metrics struct {
 	ttft     prometheus.Histogram
 	garbage  prometheus.Counter
 
+	generated prometheus.Counter // of tokens
+
 	replicated *prometheus.CounterVec
 	rejected   *prometheus.CounterVec
 }
@@ -64,9 +66,8 @@ func newMetrics(d *Daemon) *metrics {
 		}, []string{"reason"}),
 	}
 	// What may be rare is there from the start, so that its rate is 0 and not unknown.
-	for _, kind := range []string{"prompt", "generated"} {
-		m.tokens.WithLabelValues(kind)
-	}
+	m.tokens.WithLabelValues("prompt")
+	m.generated = m.tokens.WithLabelValues("generated")
 	for _, phase := range []string{"detect", "reroute", "restore"} {
 		m.recovery.WithLabelValues(phase)
 	}

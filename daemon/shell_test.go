@@ -44,7 +44,7 @@ func TestEventLogForgetsTheOldest(t *testing.T) {
 }
 
 func TestStreamKeepsAllTokensForASlowReader(t *testing.T) {
-	s := &Stream{id: "s", max: 100, more: make(chan struct{}, 1), cancel: func() { t.Error("an ended session was cancelled") }}
+	s := &Stream{id: "s", max: 100, fresh: true, more: make(chan struct{}, 1), cancel: func() { t.Error("an ended session was cancelled") }}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("the client is gone")
 	cancel(gone)

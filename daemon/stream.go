@@ -32,6 +32,7 @@ type Stream struct {
 	name      kevlard.SessionID // the client's, may be empty
 	client    uint64            // no other stream of this node has the number
 	max       int
+	fresh     bool // its session began with it
 	submitted time.Time
 	cancel    func() // posts Cancel; may block until the loop takes it
 	pause     func() // posts Pause, likewise
@@ -169,7 +170,7 @@ func (s *Stream) replay(tokens []kevlard.Token, logprobs []kevlard.Logprobs) {
 }
 
 // emit appends a token, with its logprobs unless l is nil, and reports whether it is
-// the first.
+// the session's first.
 func (s *Stream) emit(t kevlard.Token, l *kevlard.Logprobs) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +183,7 @@ func (s *Stream) emit(t kevlard.Token, l *kevlard.Logprobs) (first bool) {
 		s.logprobs = append(s.logprobs, *l)
 	}
 	s.signal()
-	return s.seen == 1
+	return s.fresh && s.seen == 1
 }
 
 // reuse notes how much of the prompt was found.
@@ -319,7 +320,7 @@ func (d *Daemon) GenerateAs(ctx context.Context, id, name kevlard.SessionID, req
 		return nil, f
 	}
 	s := d.newStream(id, name, req.MaxTokens)
-	s.alive = alive
+	s.alive, s.fresh = alive, true
 	if f := d.streams.add(s); f != nil {
 		if f.Status == 429 {
 			d.Shed(f.Code)

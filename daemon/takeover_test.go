@@ -38,6 +38,9 @@ func TestTakeOver(t *testing.T) {
 		if !slices.Equal(got.tokens[:len(had)], had) {
 			t.Errorf("%s: what was shown is not the begin of the answer", s.ID())
 		}
+		if n := scrape(t, at)["kevlard_ttft_seconds"]; n != 0 {
+			t.Errorf("%v first tokens are counted where the answer only went on", n)
+		}
 	}
 	if n := r.sum("kevlard_takeovers_total"); n != 2 {
 		t.Errorf("%v takeovers are counted, want 2", n)

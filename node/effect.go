@@ -85,7 +85,7 @@ type TakenOver struct {
 }
 
 // Reused says how many leading positions of a session's prompt were found instead of
-// computed, once for each session, before its first token.
+// computed: before its first token, and to each client that comes back.
 type Reused struct {
 	Session   kevlard.SessionID
 	Positions int

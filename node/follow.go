@@ -24,6 +24,7 @@ type following struct {
 	number uint64
 	client uint64 // the shell's number
 	next   int    // tokens that have come
+	cached int    // of the prompt, as the owner said last
 }
 
 // follow begins to follow a session for a client here.
@@ -69,6 +70,10 @@ func (m *Machine) followed(from kevlard.NodeID, msg protocol.Followed, out []Eff
 		return out
 	case msg.From > f.next:
 		return append(out, f.ask(msg.Session))
+	}
+	if msg.Cached != f.cached {
+		f.cached = msg.Cached
+		out = append(out, Reused{msg.Session, msg.Cached})
 	}
 	if had := f.next - msg.From; had < len(msg.Tokens) && msg.From+len(msg.Tokens) <= protocol.MaxTokens {
 		r := Replay{Session: msg.Session, Tokens: msg.Tokens[had:]}
@@ -149,7 +154,7 @@ func (m *Machine) push(id kevlard.SessionID, f *follower, out []Effect) []Effect
 		if n <= 0 {
 			break
 		}
-		msg := protocol.Followed{Session: id, Number: f.number, From: f.sent, Tokens: tokens[f.sent : f.sent+n]}
+		msg := protocol.Followed{Session: id, Number: f.number, From: f.sent, Tokens: tokens[f.sent : f.sent+n], Cached: s.Reused()}
 		if len(logprobs) > 0 {
 			msg.Logprobs = logprobs[f.sent : f.sent+n]
 		}
@@ -158,10 +163,10 @@ func (m *Machine) push(id kevlard.SessionID, f *follower, out []Effect) []Effect
 	}
 	switch {
 	case f.sent < len(tokens):
-		return append(out, Send{f.node, protocol.Followed{Session: id, Number: f.number, From: f.sent, More: true}})
+		return append(out, Send{f.node, protocol.Followed{Session: id, Number: f.number, From: f.sent, More: true, Cached: s.Reused()}})
 	case f.end != nil:
 		end := *f.end
-		end.Session, end.Number, end.From = id, f.number, f.sent
+		end.Session, end.Number, end.From, end.Cached = id, f.number, f.sent, s.Reused()
 		delete(m.followers, id)
 		return append(out, Send{f.node, end})
 	}

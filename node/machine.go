@@ -299,7 +299,9 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 	case session.SendFrame:
 		return append(out, SendFrame{e.To, e.Frame})
 	case session.Emit:
-		m.counters.GeneratedTokens++
+		if !e.Again {
+			m.counters.GeneratedTokens++
+		}
 		if out, away := m.toFollower(s, e, out); away {
 			return out
 		}

@@ -128,6 +128,9 @@ func (m *Machine) resume(now kevlard.Instant, ev Resume, out []Effect) []Effect 
 		return append(out, Finish{Session: ev.Session, Reason: "error", Err: why})
 	}
 	m.clients[ev.Session] = ev.Client
+	if n := s.Reused(); n > 0 {
+		out = append(out, Reused{ev.Session, n})
+	}
 	tokens, logprobs := s.Log()
 	return m.goOn(now, s, append(out, Replay{ev.Session, tokens, logprobs}))
 }

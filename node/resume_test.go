@@ -3,6 +3,7 @@ package node
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/protocol"
@@ -80,5 +81,169 @@ func TestLateWordOfAnEarlierClient(t *testing.T) {
 				t.Errorf("replayed %v", got)
 			}
 		})
+	}
+}
+
+// TestUsageIsThatOfOneAnswer: what of the prompt was found is told again to who comes back,
+// wherever that is, and counted once; so are tokens that another owner has generated.
+func TestUsageIsThatOfOneAnswer(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.step(Submit{Session: "s", Client: 1, Request: Request{Model: model.ID, Prompt: []kevlard.Token{1, 2, 3, 4}, MaxTokens: 5, Envelope: []byte("e")}})
+	for n, p := range sent[protocol.Prepare](r.out) {
+		r.say(n, protocol.Prepared{Session: "s", Fence: p[0].Fence, Have: 3})
+	}
+	if got := effectsOf[Reused](r.out); len(got) != 1 || got[0].Positions != 3 {
+		t.Fatalf("found %v", got)
+	}
+	r.say("n2", logged("s", 1, 0))
+	r.say("n3", logged("s", 1, 0))
+	r.token("s", 4, 7)
+	for _, l := range sent[protocol.Log](r.sleep(60*time.Millisecond, "n1", "n2", "n3")) {
+		if l[0].Entries[0].Reused != 3 {
+			t.Errorf("logged %+v", l)
+		}
+	}
+	r.step(Pause{Session: "s", Client: 1})
+	r.step(Resume{Session: "s", Client: 2})
+	if got := effectsOf[Reused](r.out); len(got) != 1 || got[0].Positions != 3 {
+		t.Errorf("to who comes back: found %v", got)
+	}
+	r.step(Pause{Session: "s", Client: 2})
+	r.say("n3", protocol.Follow{Session: "s", Number: 1})
+	if got := sent[protocol.Followed](r.out)["n3"]; len(got) != 1 || got[0].Cached != 3 {
+		t.Errorf("to who comes back elsewhere: %+v", got)
+	}
+	if c := r.m.Snapshot(r.now).Counters; c.PrefixReused != 3 || c.GeneratedTokens != 1 {
+		t.Errorf("counted %+v", c)
+	}
+
+	f := newRig(t, nil, "n1:0-2")
+	f.step(Follow{Session: "s", Owner: "n1", Client: 1})
+	f.say("n1", protocol.Followed{Session: "s", Number: 1, Tokens: []kevlard.Token{7}, Cached: 3})
+	if got := effectsOf[Reused](f.out); len(got) != 1 || got[0].Positions != 3 {
+		t.Errorf("at who follows: found %v", got)
+	}
+
+	o := newRig(t, nil, "n1:0-2", "n2", "n3")
+	o.takesOver(protocol.Record{Prompt: []kevlard.Token{1, 2, 3, 4}, MaxTokens: 5, Tokens: []kevlard.Token{7, 8}, Reused: 3})
+	o.step(Resume{Session: "s", Client: 1})
+	if got := effectsOf[Reused](o.out); len(got) != 1 || got[0].Positions != 3 {
+		t.Errorf("at the next owner: found %v", got)
+	}
+	for n, p := range sent[protocol.Prepare](o.out) {
+		o.say(n, protocol.Prepared{Session: "s", Fence: p[0].Fence, Have: 5})
+	}
+	o.acknowledged(2)
+	if e := effectsOf[Emit](o.out); len(e) != 2 {
+		t.Fatalf("emitted %v", e)
+	}
+	if c := o.m.Snapshot(o.now).Counters; c.PrefixReused != 0 || c.GeneratedTokens != 0 {
+		t.Errorf("counted what the last owner has counted: %+v", c)
+	}
+	o.say("n1", protocol.Step{Session: "s", Fence: kevlard.Fence{Epoch: 2, Term: 1}, Next: 6, Sampled: true, Token: 9})
+	if c := o.m.Snapshot(o.now).Counters; c.GeneratedTokens != 1 {
+		t.Errorf("%d tokens are counted", c.GeneratedTokens)
+	}
+}
+
+// takesOver makes the rig win session s, of which n1 and n2 have the record.
+func (r *rig) takesOver(rec protocol.Record) {
+	r.Helper()
+	rec.Session, rec.Epoch, rec.Owner, rec.Model, rec.Envelope = "s", 1, protocol.Life{Node: "n9", Boot: "n9.1"}, model.ID, []byte("e")
+	rec.Witnesses = protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
+	if rec.Class == "" {
+		rec.Class = "c"
+	}
+	r.step(TakeOver{Session: "s", Accepted: true})
+	r.say("n1", protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: rec.Owner, Witnesses: rec.Witnesses})
+	for _, n := range []kevlard.NodeID{"n1", "n2"} {
+		r.say(n, protocol.Promise{Session: "s", Epoch: 2, Record: &rec})
+	}
+	if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Err != nil {
+		r.Fatalf("taken over %+v", got)
+	}
+}
+
+// acknowledged makes n1 and n2 have what was generated in epoch 2, and gathers the effects.
+func (r *rig) acknowledged(through int) {
+	var out []Effect
+	for _, n := range []kevlard.NodeID{"n1", "n2"} {
+		r.say(n, protocol.Logged{Entries: []protocol.LoggedEntry{{Session: "s", Epoch: 2, Version: 1, Through: through}}})
+		out = append(out, r.out...)
+	}
+	r.out = out
+}
+
+// TestEndIsLogged: where another owner could generate other tokens, no end is shown before
+// the witnesses know of it; who takes the session over then ends it there.
+func TestEndIsLogged(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.node("n1").Stages[0].Class = kevlard.BestEffort + "c"
+	r.see()
+	r.step(Submit{Session: "s", Client: 1, Request: Request{
+		Model: model.ID, Prompt: []kevlard.Token{1, 2}, MaxTokens: 5, EOG: []kevlard.Token{9}, Envelope: []byte("e"),
+	}})
+	r.accept()
+	r.say("n2", logged("s", 1, 0))
+	r.say("n3", logged("s", 1, 0))
+	r.token("s", 2, 7)
+	r.say("n2", logged("s", 1, 1))
+	r.say("n3", logged("s", 1, 1))
+	if e := effectsOf[Emit](r.out); len(e) != 1 {
+		t.Fatalf("emitted %v", e)
+	}
+	r.token("s", 3, 9)
+	if f := effectsOf[Finish](r.out); len(f) != 0 {
+		t.Fatalf("ended with %+v before a witness knows of it", f)
+	}
+	for n, l := range sent[protocol.Log](r.out) {
+		if e := l[0].Entries[0]; e.From > 1 || e.Tokens[len(e.Tokens)-1] != 9 {
+			t.Errorf("%s is told %+v", n, e)
+		}
+	}
+	r.say("n2", logged("s", 1, 2))
+	if f := effectsOf[Finish](r.out); len(f) != 0 {
+		t.Fatalf("ended with %+v when one witness knows of it", f)
+	}
+	r.say("n3", logged("s", 1, 2))
+	if f := effectsOf[Finish](r.out); len(f) != 1 || f[0].Reason != "stop" {
+		t.Fatalf("ended with %+v when two witnesses know of it", f)
+	}
+
+	for _, class := range []string{"c", kevlard.BestEffort + "c"} {
+		o := newRig(t, nil, "n1:0-2", "n2", "n3")
+		o.takesOver(protocol.Record{
+			Prompt: []kevlard.Token{1, 2}, MaxTokens: 5, EOG: []kevlard.Token{9}, Tokens: []kevlard.Token{7, 9}, Class: class,
+			Sampling: kevlard.Sampling{Logprobs: true}, Logprobs: []kevlard.Logprobs{{Chosen: -1}, {Chosen: -2}},
+		})
+		o.step(Resume{Session: "s", Client: 1})
+		if len(sent[protocol.Prepare](o.out)) != 0 {
+			t.Errorf("%s: what has ended is generated on", class)
+		}
+		o.acknowledged(2)
+		e, f := effectsOf[Emit](o.out), effectsOf[Finish](o.out)
+		if len(e) != 1 || e[0].Token != 7 || e[0].Logprobs.Chosen != -1 || len(f) != 1 || f[0].Reason != "stop" {
+			t.Errorf("%s: emitted %v, ended with %+v", class, e, f)
+		}
+	}
+}
+
+// TestNoQuorumPauses: an owner whose witnesses do not answer gives up, with the status of
+// that code, and the session can be resumed.
+func TestNoQuorumPauses(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	r.node("n1").Stages[0].Class = kevlard.BestEffort + "c"
+	r.see()
+	r.begin("s")
+	r.accept()
+	r.token("s", 2, 7)
+	out := r.sleep(20*time.Second, "n1", "n2", "n3")
+	f := effectsOf[Finish](out)
+	if len(f) != 1 || f[0].Err == nil || f[0].Err.Code != "session_no_quorum" || f[0].Err.Status != 409 {
+		t.Fatalf("ended with %+v", f)
+	}
+	r.step(Find{Session: "s"})
+	if got := effectsOf[Found](r.out)[0]; !got.Owned || got.Running {
+		t.Errorf("afterwards %+v", got)
 	}
 }

@@ -81,6 +81,9 @@ type KVInfo struct {
 	Loaded    uint64 // positions filled from copies
 }
 
+// Generated returns how many tokens the sessions owned here have generated in all.
+func (m *Machine) Generated() uint64 { return m.counters.GeneratedTokens }
+
 // Snapshot copies the node's state.
 func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	s := Snapshot{View: m.view, Draining: m.draining, Counters: m.counters}

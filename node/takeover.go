@@ -214,7 +214,7 @@ func (m *Machine) bidsDue(now kevlard.Instant, out []Effect) []Effect {
 			out = m.decided(id, TakenOver{Err: notFound()}, out)
 		case !b.known.Recorded || now >= b.until:
 			out = m.decided(id, TakenOver{Err: &kevlard.Failure{
-				Code: "session_no_quorum", Status: 409,
+				Code: session.CodeNoQuorum, Status: 409,
 				Message: "too few nodes that know the session can be reached to take it over; try again, or ask another node",
 			}}, out)
 		default:

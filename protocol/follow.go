@@ -30,6 +30,8 @@ type Followed struct {
 	Code    string `cbor:"9,keyasint,omitempty"`
 	Status  int    `cbor:"10,keyasint,omitempty"`
 	Message string `cbor:"11,keyasint,omitempty"`
+	// Cached is how many leading positions of the prompt were found instead of computed.
+	Cached int `cbor:"12,keyasint,omitempty"`
 }
 
 // Unfollow tells the owner that the client is gone, or (Ended) that it has what it
@@ -58,7 +60,7 @@ func (m Follow) check() error {
 
 func (m Followed) check() error {
 	err := errors.Join(checkFollow(m.Session, m.Number), checkRange("from", m.From, 0, MaxTokens),
-		checkRange("tokens", len(m.Tokens), 0, MaxFollowed), checkRange("message bytes", len(m.Message), 0, maxFollowedText),
+		checkRange("tokens", len(m.Tokens), 0, MaxFollowed), checkRange("cached", m.Cached, 0, MaxTokens), checkRange("message bytes", len(m.Message), 0, maxFollowedText),
 		checkLength("reason", m.Reason), checkLength("code", m.Code), checkRange("status", m.Status, 0, 599))
 	if n := len(m.Logprobs); n != 0 && n != len(m.Tokens) {
 		err = errors.Join(err, fmt.Errorf("%d logprobs for %d tokens", n, len(m.Tokens)))

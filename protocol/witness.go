@@ -43,10 +43,14 @@ type Record struct {
 	Route     kevlard.Route    `cbor:"14,keyasint"`           // used last
 	Envelope  []byte           `cbor:"15,keyasint"`           // the API's own, carried as it is
 
-	// Tokens are those generated so far. Log adds to them.
+	// Tokens are those generated so far, with the one that ended the answer, which is not
+	// shown. Log adds to them.
 	Tokens []kevlard.Token `cbor:"16,keyasint"`
 	// Logprobs are those of the last len(Logprobs) of Tokens, as many as fit.
 	Logprobs []kevlard.Logprobs `cbor:"17,keyasint"`
+	// Reused is how many leading positions of the prompt were found instead of computed,
+	// when the first token was generated.
+	Reused int `cbor:"18,keyasint,omitempty"`
 }
 
 // Log tells a witness what was generated since the last one, for several sessions.
@@ -62,6 +66,7 @@ type LogEntry struct {
 	From     int                `cbor:"3,keyasint"`
 	Tokens   []kevlard.Token    `cbor:"4,keyasint"`
 	Logprobs []kevlard.Logprobs `cbor:"5,keyasint"` // one for each of Tokens, or none
+	Reused   int                `cbor:"6,keyasint,omitempty"`
 }
 
 // Logged says what a witness has of sessions. It is the acknowledgement of Record
@@ -188,14 +193,14 @@ func (m Record) check() error {
 		checkRange("tokens", len(m.Tokens), 0, m.MaxTokens), checkRange("logprobs", len(m.Logprobs), 0, len(m.Tokens)),
 		m.Sampling.Check(), checkRange("eog", len(m.EOG), 0, MaxItemTokens), checkRange("min tokens", m.MinTokens, 0, MaxTokens),
 		checkRange("salt bytes", len(m.Salt), 0, MaxSalt), checkLength("class", m.Class), checkRange("route", len(m.Route), 0, MaxHops),
-		checkRange("envelope bytes", len(m.Envelope), 0, MaxEnvelope), checkLogprobs(m.Logprobs))
+		checkRange("envelope bytes", len(m.Envelope), 0, MaxEnvelope), checkRange("reused", m.Reused, 0, len(m.Prompt)), checkLogprobs(m.Logprobs))
 }
 
 func (m Log) check() error {
 	err := checkRange("entries", len(m.Entries), 1, MaxRenew)
 	for _, e := range m.Entries {
 		err = errors.Join(err, checkEpoch(e.Session, e.Epoch), checkRange("from", e.From, 0, MaxTokens),
-			checkRange("tokens", len(e.Tokens), 1, MaxTokens-min(e.From, MaxTokens)), checkLogprobs(e.Logprobs))
+			checkRange("tokens", len(e.Tokens), 1, MaxTokens-min(e.From, MaxTokens)), checkLogprobs(e.Logprobs), checkRange("reused", e.Reused, 0, MaxTokens))
 		if n := len(e.Logprobs); n != 0 && n != len(e.Tokens) {
 			err = errors.Join(err, fmt.Errorf("%d logprobs for %d tokens", n, len(e.Tokens)))
 		}

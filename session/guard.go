@@ -50,16 +50,52 @@ func TakenOver(r protocol.Record, self protocol.Life, before protocol.Life, timi
 	m := New(r.Session, self.Boot, req, timing, now)
 	m.state, m.deadline, m.fence = Paused, kevlard.Never, kevlard.Fence{Epoch: r.Epoch}
 	m.class, m.hint, m.before, m.chosen = r.Class, r.Route, before, true
-	m.tokens = append(m.tokens, r.Tokens...)
-	if req.Sampling.Logprobs { // what did not fit the record has none
-		m.logprobs = append(make([]kevlard.Logprobs, len(r.Tokens)-len(r.Logprobs)), r.Logprobs...)
-	}
+	m.inherit(r)
 	m.guard = newGuarding(r.Epoch, self, r.Witnesses)
 	m.guard.class = r.Class
-	if m.Generated() >= m.req.MaxTokens {
+	return m, m.tellAll(now, nil)
+}
+
+// inherit takes what the last owner has generated.
+func (m *Machine) inherit(r protocol.Record) {
+	tokens := r.Tokens
+	var logprobs []kevlard.Logprobs
+	if m.req.Sampling.Logprobs { // what did not fit the record has none
+		logprobs = append(make([]kevlard.Logprobs, len(tokens)-len(r.Logprobs)), r.Logprobs...)
+	}
+	if n := len(tokens) - 1; n >= 0 && m.ends(tokens[n], n) {
+		m.end, m.ending = &kevlard.Sampled{Token: tokens[n]}, &Finish{Reason: "stop"}
+		if logprobs != nil {
+			m.end.Logprobs, logprobs = &logprobs[n], logprobs[:n]
+		}
+		tokens = tokens[:n]
+	}
+	m.tokens, m.logprobs, m.inherited = append(m.tokens, tokens...), logprobs, len(tokens)
+	if m.begun = len(r.Tokens) > 0; m.begun {
+		m.reused = r.Reused
+	}
+	if len(tokens) >= m.req.MaxTokens {
 		m.ending = &Finish{Reason: "length"}
 	}
-	return m, m.tellAll(now, nil)
+}
+
+// history is what the witnesses are to have of what was generated: also the token that
+// ended the answer. It must not be changed.
+func (m *Machine) history() []kevlard.Token {
+	tokens := m.tokens[len(m.req.Prompt):len(m.tokens):len(m.tokens)]
+	if m.end != nil {
+		tokens = append(tokens, m.end.Token)
+	}
+	return tokens
+}
+
+// historyLogprobs has one for each token of history if the request asked for them.
+func (m *Machine) historyLogprobs() []kevlard.Logprobs {
+	logprobs := m.logprobs[:len(m.logprobs):len(m.logprobs)]
+	if m.end != nil && m.end.Logprobs != nil {
+		logprobs = append(logprobs, *m.end.Logprobs)
+	}
+	return logprobs
 }
 
 // Before returns the owner that the session was taken over from; zero if it was not.
@@ -78,13 +114,12 @@ func (m *Machine) Witnesses() []protocol.Life {
 
 // record describes the session for its witnesses.
 func (m *Machine) record() protocol.Record {
-	n := len(m.req.Prompt)
 	return protocol.Record{
 		Session: m.id, Epoch: m.fence.Epoch, Owner: m.guard.self, Witnesses: m.guard.Guard.Witnesses(),
 		Model: m.req.Model, Prompt: m.req.Prompt, MaxTokens: m.req.MaxTokens, Sampling: m.req.Sampling, EOG: m.req.EOG,
 		IgnoreEOG: m.req.IgnoreEOG, MinTokens: m.req.MinTokens, Salt: m.req.Salt, Envelope: m.req.Envelope,
 		Class: m.guard.class, Route: slices.Clone(m.Previous()),
-		Tokens: m.tokens[n:len(m.tokens):len(m.tokens)], Logprobs: witness.Fitting(m.logprobs),
+		Tokens: m.history(), Logprobs: witness.Fitting(m.historyLogprobs()), Reused: m.reused,
 	}
 }
 
@@ -118,7 +153,7 @@ func (m *Machine) tellAll(now kevlard.Instant, out []Effect) []Effect {
 
 // tell sends the record to one witness.
 func (m *Machine) tell(l protocol.Life, out []Effect) []Effect {
-	m.guard.sent[l] = m.Generated()
+	m.guard.sent[l] = len(m.history())
 	return append(out, Send{l.Node, m.record()})
 }
 
@@ -128,8 +163,9 @@ func (m *Machine) Unlogged() (some, urgent bool) {
 	if m.guard == nil || !m.guard.told {
 		return false, false
 	}
+	n := len(m.history())
 	for _, l := range m.Witnesses() {
-		if sent := m.guard.sent[l]; sent < m.Generated() {
+		if sent := m.guard.sent[l]; sent < n {
 			some = true
 			// What is under way takes what has come meanwhile with it, when it is answered.
 			_, acked := m.guard.Acked(l)
@@ -143,16 +179,16 @@ func (m *Machine) Unlogged() (some, urgent bool) {
 // session tells it that itself.
 func (m *Machine) Unsaid(now kevlard.Instant, l protocol.Life) (protocol.LogEntry, bool) {
 	g := m.guard
-	from, end := g.sent[l], m.Generated()
+	tokens := m.history()
+	from, end := g.sent[l], len(tokens)
 	if from >= end {
 		return protocol.LogEntry{}, false
 	}
 	g.sent[l] = end
 	g.due = min(g.due, now.Add(m.timing.Again))
-	n := len(m.req.Prompt)
-	e := protocol.LogEntry{Session: m.id, Epoch: m.fence.Epoch, From: from, Tokens: m.tokens[n+from : n+end : n+end]}
+	e := protocol.LogEntry{Session: m.id, Epoch: m.fence.Epoch, From: from, Tokens: tokens[from:end:end], Reused: m.reused}
 	if m.req.Sampling.Logprobs {
-		e.Logprobs = m.logprobs[from:end:end]
+		e.Logprobs = m.historyLogprobs()[from:end:end]
 	}
 	return e, true
 }
@@ -244,21 +280,21 @@ func (m *Machine) release(now kevlard.Instant, out []Effect) []Effect {
 		return out
 	}
 	for n := m.allowed(); m.shown < n; m.shown++ {
-		e := Emit{Index: m.shown, Token: m.tokens[len(m.req.Prompt)+m.shown]}
+		e := Emit{Index: m.shown, Token: m.tokens[len(m.req.Prompt)+m.shown], Again: m.shown < m.inherited}
 		if m.req.Sampling.Logprobs {
 			e.Logprobs = &m.logprobs[m.shown]
 		}
 		out = append(out, e)
 	}
 	if g := m.guard; g != nil {
-		switch waits := m.shown < m.Generated(); {
+		switch waits := m.shown < m.Generated() || m.state == Settling && m.unsettled(); {
 		case !waits:
 			g.waiting = 0
 		case g.waiting == 0:
 			g.waiting = now
 		}
 	}
-	if m.state == Settling && m.shown == m.Generated() {
+	if m.state == Settling && !m.unsettled() {
 		end := *m.ending
 		m.ending = nil
 		return m.finish(now, end.Reason, end.Err, out)
@@ -290,6 +326,9 @@ func (m *Machine) waitsUntil() kevlard.Instant {
 	return m.guard.waiting.Add(m.timing.RecoverDeadline)
 }
 
+// CodeNoQuorum is the code of a session of which too few witnesses can be reached.
+const CodeNoQuorum = "session_no_quorum"
+
 // guardWake tells witnesses again what they have not acknowledged, and gives up
 // waiting for them.
 func (m *Machine) guardWake(now kevlard.Instant, out []Effect) []Effect {
@@ -305,7 +344,7 @@ func (m *Machine) guardWake(now kevlard.Instant, out []Effect) []Effect {
 	}
 	if m.state != Paused && m.state != Done && now >= m.waitsUntil() {
 		return m.fail(now, &kevlard.Failure{
-			Code: "session_no_quorum", Status: 503,
+			Code: CodeNoQuorum, Status: 409,
 			Message: "too few of the session's witnesses can be reached to show what was generated",
 		}, out)
 	}

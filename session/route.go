@@ -227,9 +227,9 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	m.state, m.refusal, m.refusals = Prefill, protocol.Prepared{}, 0
 	m.watch(now)
 	if !m.begun {
-		m.begun = true
-		if n := min(start, len(m.req.Prompt)); n > 0 {
-			out = append(out, Reused{n})
+		m.begun, m.reused = true, min(start, len(m.req.Prompt))
+		if m.reused > 0 {
+			out = append(out, Reused{m.reused})
 		}
 	}
 	return m.pump(out)

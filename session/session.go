@@ -75,6 +75,7 @@ type Emit struct {
 	Index    int
 	Token    kevlard.Token
 	Logprobs *kevlard.Logprobs // if the request asks for them, else nil
+	Again    bool              // another owner generated it
 }
 
 // Reused says, once, how many leading positions of the prompt were found instead of
@@ -137,7 +138,8 @@ type Machine struct {
 	sent, acked kevlard.Pos
 	high        kevlard.Pos // the most that any route got acknowledged
 	started     bool        // the first item of this term was sent
-	begun       bool        // some route was started
+	begun       bool        // some route was started, and what it found is known
+	reused      int         // of the prompt: what was found then
 	deadline    kevlard.Instant
 	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
 	patience    time.Duration     // while running: what was left until giveUp
@@ -162,13 +164,15 @@ type Machine struct {
 	failovers []kevlard.Failover
 	fenced    uint64
 
-	guard      *guarding     // nil: the session cannot be taken over
-	chosen     bool          // whether it has witnesses was decided
-	shown      int           // generated tokens that were shown
-	ending     *Finish       // how it ends when all is shown
-	hint       kevlard.Route // that another owner used last
-	before     protocol.Life // the owner that it was taken over from
-	superseded uint64        // the epoch of another owner
+	guard      *guarding        // nil: the session cannot be taken over
+	chosen     bool             // whether it has witnesses was decided
+	shown      int              // generated tokens that were shown
+	inherited  int              // generated tokens that another owner has generated
+	end        *kevlard.Sampled // the token that ended the answer, which is not shown
+	ending     *Finish          // how it ends when all is shown
+	hint       kevlard.Route    // that another owner used last
+	before     protocol.Life    // the owner that it was taken over from
+	superseded uint64           // the epoch of another owner
 }
 
 // New returns a session that wants a route.
@@ -214,6 +218,9 @@ func (m *Machine) Len() int { return len(m.tokens) }
 // Generated returns the number of generated tokens.
 func (m *Machine) Generated() int { return len(m.tokens) - len(m.req.Prompt) }
 
+// Reused returns how many leading positions of the prompt were found instead of computed.
+func (m *Machine) Reused() int { return m.reused }
+
 // Failovers lists the failovers that ended.
 func (m *Machine) Failovers() []kevlard.Failover { return m.failovers }
 
@@ -243,7 +250,7 @@ func (m *Machine) Cancel(now kevlard.Instant, out []Effect) []Effect {
 // fail ends the session, or pauses it if the trouble may pass and its client would have
 // to begin again.
 func (m *Machine) fail(now kevlard.Instant, f *kevlard.Failure, out []Effect) []Effect {
-	if f.Status == 503 && m.Resumable() && m.Generated() > 0 {
+	if (f.Status == 503 || f.Code == CodeNoQuorum) && m.Resumable() && m.Generated() > 0 {
 		return append(m.rest(now, out), Finish{"error", f})
 	}
 	return m.finish(now, "error", f, out)
@@ -251,7 +258,7 @@ func (m *Machine) fail(now kevlard.Instant, f *kevlard.Failure, out []Effect) []
 
 func (m *Machine) finish(now kevlard.Instant, reason string, f *kevlard.Failure, out []Effect) []Effect {
 	whole := reason == "stop" || reason == "length"
-	if whole && m.shown < m.Generated() {
+	if whole && m.unsettled() {
 		return m.settle(now, Finish{reason, f}, out)
 	}
 	m.state, m.deadline, m.ended = Done, kevlard.Never, Finish{reason, f}
@@ -268,13 +275,20 @@ func (m *Machine) finish(now kevlard.Instant, reason string, f *kevlard.Failure,
 	return append(out, Finish{reason, f})
 }
 
+// unsettled reports whether the witnesses have too little of an answer that is complete to
+// show all of it, or its end. Where another owner could generate other tokens, one that
+// does not know of the end would go on behind it.
+func (m *Machine) unsettled() bool {
+	return m.shown < m.Generated() || m.guard != nil && m.bestEffort() && m.guard.Committed() < len(m.history())
+}
+
 // settle ends all work of a session whose last tokens the witnesses do not have yet.
 func (m *Machine) settle(now kevlard.Instant, end Finish, out []Effect) []Effect {
 	m.state, m.deadline, m.ending = Settling, kevlard.Never, &end
 	out = m.closeHops(m.route, nil, out)
 	out = m.closeHops(m.old, m.route, out)
 	m.route, m.old, m.pending = nil, nil, nil
-	return m.flush(now, out)
+	return m.release(now, m.flush(now, out))
 }
 
 // closeHops closes the session at every hop of r that is not in keep.

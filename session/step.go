@@ -51,11 +51,12 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 	}
 	out = m.recovered(now, out)
 	m.lastToken = now
-	if !m.req.IgnoreEOG && m.Generated() >= m.req.MinTokens && slices.Contains(m.req.EOG, s.Token) {
-		return m.finish(now, "stop", nil, out)
-	}
 	if !m.req.Sampling.Logprobs {
 		s.Logprobs = nil // nobody asked
+	}
+	if m.ends(s.Token, m.Generated()) {
+		m.end = &kevlard.Sampled{Token: s.Token, Logprobs: s.Logprobs}
+		return m.finish(now, "stop", nil, out)
 	}
 	m.tokens = append(m.tokens, s.Token)
 	if s.Logprobs != nil {
@@ -70,6 +71,11 @@ func (m *Machine) Step(now kevlard.Instant, from kevlard.NodeID, s protocol.Step
 		return m.finish(now, "length", nil, out)
 	}
 	return m.pump(out)
+}
+
+// ends reports whether a token, generated after n others, ends the answer.
+func (m *Machine) ends(t kevlard.Token, n int) bool {
+	return !m.req.IgnoreEOG && n >= m.req.MinTokens && slices.Contains(m.req.EOG, t)
 }
 
 // recovered closes the failover under way, if there is one.

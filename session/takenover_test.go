@@ -27,22 +27,29 @@ func TestTakenOverKeepsItsClass(t *testing.T) {
 	}
 }
 
-// TestWhatWasFoundIsOfThePrompt: after a takeover more than the prompt may be found.
+// TestWhatWasFoundIsOfThePrompt: after a takeover more than the prompt may be found. With
+// a log, what was found at first is in the record.
 func TestWhatWasFoundIsOfThePrompt(t *testing.T) {
-	m := takenOver(3, 4, 5)
-	m.Resume(0, nil)
-	now := kevlard.Instant(0)
-	m.Hurry(now)
-	m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 4}}}, "c", nil, nil, nil)
-	for _, e := range m.Prepared(now, "n1", protocol.Prepared{Session: "s", Fence: m.Fence(), Have: 4}, nil) {
-		if r, ok := e.(Reused); ok {
-			if r.Positions != 2 {
-				t.Errorf("%d positions were found, want the 2 of the prompt", r.Positions)
+	for _, c := range []struct {
+		log  []kevlard.Token
+		have int
+		said int // -1: nothing
+	}{{nil, 4, 1}, {[]kevlard.Token{3, 4, 5}, 4, -1}} {
+		m := takenOver(c.log...)
+		m.Resume(0, nil)
+		now := kevlard.Instant(0)
+		m.Hurry(now)
+		m.SetRoute(now, kevlard.Route{{Node: "n1", Layers: kevlard.Layers{Lo: 0, Hi: 4}}}, "c", nil, nil, nil)
+		said := -1
+		for _, e := range m.Prepared(now, "n1", protocol.Prepared{Session: "s", Fence: m.Fence(), Have: c.have}, nil) {
+			if r, ok := e.(Reused); ok {
+				said = r.Positions
 			}
-			return
+		}
+		if said != c.said {
+			t.Errorf("log %v: %d positions are said to be found, want %d", c.log, said, c.said)
 		}
 	}
-	t.Error("nothing is said of what was found")
 }
 
 // TestOlderAnswersSupersede: whatever prepare it answers, a stage that knows a newer

@@ -26,7 +26,7 @@ func (v *Vote) Take(r protocol.Record) protocol.LoggedEntry {
 			r.Witnesses = old.Witnesses
 		}
 		if len(r.Tokens) < len(old.Tokens) {
-			r.Tokens, r.Logprobs = old.Tokens, old.Logprobs
+			r.Tokens, r.Logprobs, r.Reused = old.Tokens, old.Logprobs, old.Reused
 		}
 	}
 	v.Record = r
@@ -49,6 +49,7 @@ func (v *Vote) Append(e protocol.LogEntry) protocol.LoggedEntry {
 		if e.Logprobs != nil {
 			v.Record.Logprobs = append(v.Record.Logprobs, e.Logprobs[skip:]...)
 		}
+		v.Record.Reused = min(e.Reused, len(v.Record.Prompt))
 	}
 	return v.logged(e.Epoch)
 }

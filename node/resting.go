@@ -14,6 +14,8 @@ type resting struct {
 	by    map[kevlard.SessionID]*rested
 	order []*rested // oldest first; those that were taken out are skipped
 	bytes int
+	// infos is what paused returns; nil: it is to be made again.
+	infos []SessionInfo
 }
 
 type rested struct {
@@ -39,6 +41,7 @@ func (r *resting) add(s *session.Machine, until kevlard.Instant) {
 	if s.State() == session.Paused {
 		info := describe(s)
 		x.info = &info
+		r.infos = nil
 	}
 	r.by[s.ID()] = x
 	r.order = append(r.order, x)
@@ -66,6 +69,9 @@ func (r *resting) take(id kevlard.SessionID) *session.Machine {
 	r.bytes -= x.bytes
 	x.taken = true
 	s := x.s
+	if x.info != nil {
+		r.infos = nil
+	}
 	x.s, x.info = nil, nil
 	for len(r.order) > 0 && r.order[0].taken {
 		r.order = r.order[1:]
@@ -84,15 +90,19 @@ func (r *resting) next() kevlard.Instant {
 	return r.order[0].until
 }
 
-// paused describes the sessions that could go on.
+// paused describes the sessions that could go on. The slice is shared, and not to be
+// changed: snapshots are many, and changes few.
 func (r *resting) paused() []SessionInfo {
-	var out []SessionInfo
+	if r.infos != nil {
+		return r.infos
+	}
+	r.infos = []SessionInfo{}
 	for _, x := range r.order {
 		if x.info != nil {
-			out = append(out, *x.info)
+			r.infos = append(r.infos, *x.info)
 		}
 	}
-	return out
+	return r.infos
 }
 
 // rest keeps a session whose client's stream is over, if it can be resumed.

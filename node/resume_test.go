@@ -247,3 +247,22 @@ func TestNoQuorumPauses(t *testing.T) {
 		t.Errorf("afterwards %+v", got)
 	}
 }
+
+// TestPausedAreDescribedOnce: snapshots of sessions without a client are shared until one
+// comes or goes.
+func TestPausedAreDescribedOnce(t *testing.T) {
+	r := streamsTo1(t)
+	r.step(Pause{Session: "s", Client: 1})
+	a, b := r.m.Snapshot(r.now).Paused, r.m.Snapshot(r.now).Paused
+	if len(a) != 1 || len(b) != 1 || &a[0] != &b[0] {
+		t.Errorf("%v is made anew as %v", a, b)
+	}
+	r.step(Resume{Session: "s", Client: 2})
+	if c := r.m.Snapshot(r.now).Paused; len(c) != 0 || len(a) != 1 || a[0].ID != "s" {
+		t.Errorf("now %v; before %v", c, a)
+	}
+	r.step(Pause{Session: "s", Client: 2})
+	if c := r.m.Snapshot(r.now).Paused; len(c) != 1 {
+		t.Errorf("again %v", c)
+	}
+}

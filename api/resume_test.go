@@ -129,7 +129,8 @@ func entriesOf(t interface{ Fatalf(string, ...any) }, raw json.RawMessage) strin
 	return b.String()
 }
 
-// TestResumeAnywhere: whatever an answer is made of and after whichever event its
+// TestResumeAnywhere (K73: characters, stop strings and tokens are cut at different places):
+// whatever an answer is made of and after whichever event its
 // stream is cut, what a client has then and what it gets when it resumes are together
 // what it would have got.
 func TestResumeAnywhere(t *testing.T) {

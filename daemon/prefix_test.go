@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestTurnsAndTenants plays a conversation whose turns go to other daemons each time: what
+// TestTurnsAndTenants (K61) plays a conversation whose turns go to other daemons each time: what
 // was computed is found. A tenant that sends the same finds nothing, and its answers are
 // the same.
 func TestTurnsAndTenants(t *testing.T) {

@@ -81,7 +81,7 @@ func converse(t *testing.T, m *mesh, at []*load.Client, key int, p prefixes) []t
 	return out
 }
 
-// TestConversationsComputeOnlyWhatIsNew sends the turns of conversations to the daemons in
+// TestConversationsComputeOnlyWhatIsNew (K61) sends the turns of conversations to the daemons in
 // turn: what an earlier turn computed, prompt and answer but for its last token, is found
 // by the next, wherever it is. Answers are those of a mesh that had nothing to find. Users
 // with one system prompt compute it once for each pipeline.

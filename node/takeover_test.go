@@ -221,7 +221,7 @@ func TestTakeOverLearnsWhoWon(t *testing.T) {
 	winner := protocol.Life{Node: "n4", Boot: "n4.1"}
 	lost := func(t *testing.T) *rig {
 		r := newRig(t, nil, "n1:0-2", "n2", "n3", "n4")
-		r.step(TakeOver{Session: "s"})
+		r.step(TakeOver{Session: "s", Accepted: true})
 		w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n1", Boot: "n1.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
 		at := protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: protocol.Life{Node: "n9", Boot: "n9.1"}, Witnesses: w}
 		r.say("n1", at)

@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"cmp"
-	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -113,18 +111,21 @@ func (h *host) publish(p node.Publish) {
 
 // look gives h's machine its present view.
 func (h *host) look() {
-	var v topology.View
-	for id, m := range h.seen {
+	v := topology.View{Nodes: make([]topology.Node, 0, len(h.seen))}
+	for _, id := range h.w.names {
+		m := h.seen[id]
+		if m == nil {
+			continue
+		}
 		n := topology.Node{ID: id, Boot: m.record.boot, Role: "host", State: m.state, Stages: m.record.stages}
 		if m.record.draining && m.state == topology.Alive {
 			n.State = topology.Draining
 		}
 		if len(m.record.stages) > 0 {
-			n.Models = []topology.Model{h.w.model}
+			n.Models = h.w.models
 		}
 		v.Nodes = append(v.Nodes, n)
 	}
-	slices.SortFunc(v.Nodes, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })
 	h.deliver(h.life, node.ViewChanged{View: v})
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -203,6 +204,7 @@ func newWorld(s Scenario, o Options) *world {
 		}
 		w.hosts = append(w.hosts, h)
 		w.byID[h.id] = h
+		w.names = append(w.names, h.id)
 	}
 	spared := w.rng.IntN(s.Copies)
 	for c := range s.Copies {
@@ -216,6 +218,8 @@ func newWorld(s Scenario, o Options) *world {
 	for range s.Gateways {
 		add(true)
 	}
+	slices.Sort(w.names)
+	w.models = []topology.Model{w.model}
 	for i, a := range w.hosts {
 		for j := i + 1; j < len(w.hosts); j++ {
 			p := &pair{ends: [2]*host{a, w.hosts[j]}}

@@ -15,11 +15,13 @@ type rows struct {
 	stored bool // sent from memory to who takes the stage over
 }
 
-// position returns the bytes of one position of a body of n, layer by layer.
-func position(body []byte, n, i int) []byte {
-	out := make([]byte, 0, len(body)/n)
-	for at := 8 * i; at < len(body); at += 8 * n {
-		out = append(out, body[at:at+8]...)
+// positions returns the bytes of all n positions of a body, one after the other.
+func positions(body []byte, n int) []byte {
+	out := make([]byte, 0, len(body))
+	for i := range n {
+		for at := 8 * i; at < len(body); at += 8 * n {
+			out = append(out, body[at:at+8]...)
+		}
 	}
 	return out
 }
@@ -27,8 +29,9 @@ func position(body []byte, n, i int) []byte {
 // sums returns the checksum of each of n positions.
 func sums(body []byte, n int) []uint64 {
 	out := make([]uint64, n)
+	values, width := positions(body, n), len(body)/max(1, n)
 	for i := range n {
-		out[i] = sum(position(body, n, i))
+		out[i] = sum(values[i*width : (i+1)*width])
 	}
 	return out
 }
@@ -58,9 +61,9 @@ func (s stored) intact() bool { return s.values != nil && sum(s.values) == s.sum
 type memory struct {
 	blockTokens int
 	slots       map[kevlard.StageKey]map[int][]stored
-	held        map[content]int  // how often each content is somewhere
-	rotted      map[content]bool // what a fault took
-	damaged     bool             // a fault was here
+	held        map[kevlard.StageKey]map[uint64]int // how often each content is somewhere, by its sum
+	rotted      map[content]bool                    // what a fault took
+	damaged     bool                                // a fault was here
 }
 
 // content names the KV of one position: equal contents are equal KV.
@@ -70,7 +73,7 @@ type content struct {
 }
 
 func newMemory(blockTokens int) *memory {
-	return &memory{blockTokens: blockTokens, slots: map[kevlard.StageKey]map[int][]stored{}, held: map[content]int{}, rotted: map[content]bool{}}
+	return &memory{blockTokens: blockTokens, slots: map[kevlard.StageKey]map[int][]stored{}, held: map[kevlard.StageKey]map[uint64]int{}, rotted: map[content]bool{}}
 }
 
 // at returns what stands at a place, for reading and writing.
@@ -89,12 +92,17 @@ func (m *memory) at(stage kevlard.StageKey, slot, at int) *stored {
 // put writes a piece to its places.
 func (m *memory) put(stage kevlard.StageKey, to []index.Run, r rows, salt string) {
 	n, i := len(r.header.Tokens), 0
+	values, width := positions(r.body, n), len(r.body)/max(1, n)
+	if m.held[stage] == nil {
+		m.held[stage] = map[uint64]int{}
+	}
+	held := m.held[stage]
 	for _, run := range to {
 		for k := range run.N {
 			s := m.at(stage, run.Slot, run.At+k)
 			m.forget(stage, s)
-			*s = stored{values: position(r.body, n, i), sum: r.header.Sums[i], salt: salt}
-			m.held[content{stage, s.sum}]++
+			*s = stored{values: values[i*width : (i+1)*width : (i+1)*width], sum: r.header.Sums[i], salt: salt}
+			held[s.sum]++
 			i++
 		}
 	}
@@ -112,7 +120,7 @@ func (m *memory) free(stage kevlard.StageKey, slots []int) {
 
 // read returns what stands in runs of positions.
 func (m *memory) read(stage kevlard.StageKey, from []index.Run) []stored {
-	var out []stored
+	out := make([]stored, 0, length(from))
 	for _, run := range from {
 		for k := range run.N {
 			out = append(out, *m.at(stage, run.Slot, run.At+k))
@@ -125,9 +133,9 @@ func (m *memory) forget(stage kevlard.StageKey, s *stored) {
 	if s.values == nil || s.rotten {
 		return
 	}
-	c := content{stage, s.sum}
-	if m.held[c]--; m.held[c] == 0 {
-		delete(m.held, c)
+	held := m.held[stage]
+	if held[s.sum]--; held[s.sum] == 0 {
+		delete(held, s.sum)
 	}
 }
 
@@ -140,9 +148,9 @@ func (m *memory) rot(stage kevlard.StageKey, s *stored, bit int) {
 	s.values[bit/8%len(s.values)] ^= 1 << (bit % 8)
 	s.rotten, m.damaged = !s.intact(), true
 	if !s.rotten { // the same bit twice
-		m.held[content{stage, s.sum}]++
+		m.held[stage][s.sum]++
 	}
 }
 
 // has reports whether a content is somewhere, or was until a fault took it.
-func (m *memory) has(c content) bool { return m.held[c] > 0 || m.rotted[c] }
+func (m *memory) has(c content) bool { return m.held[c.stage][c.sum] > 0 || m.rotted[c] }

@@ -115,3 +115,12 @@ func TestBrokenLane(t *testing.T) {
 		t.Errorf("%d pieces came, the sender heard of %d", len(w.hosts[1].inbox), unsent)
 	}
 }
+
+// position returns the bytes of one position of a body of n, layer by layer.
+func position(body []byte, n, i int) []byte {
+	out := make([]byte, 0, len(body)/n)
+	for at := 8 * i; at < len(body); at += 8 * n {
+		out = append(out, body[at:at+8]...)
+	}
+	return out
+}

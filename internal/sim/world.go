@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"container/heap"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -32,11 +31,13 @@ type world struct {
 	promises map[kevlard.SessionID]*protocol.Record
 	codec    *protocol.Codec // nil: messages are handed over as they are
 
-	model topology.Model
-	hosts []*host // sorted by name
-	byID  map[kevlard.NodeID]*host
-	pairs map[[2]int]*pair
-	news  uint64 // version of the ring's truth
+	model  topology.Model
+	models []topology.Model // that alone, for views
+	hosts  []*host          // sorted by name
+	byID   map[kevlard.NodeID]*host
+	names  []kevlard.NodeID // sorted
+	pairs  map[[2]int]*pair
+	news   uint64 // version of the ring's truth
 
 	lastRows kevlard.Instant // when KV last arrived somewhere
 
@@ -53,35 +54,53 @@ type happening struct {
 	do  func()
 }
 
+// queue is a heap of what happens, the earliest at 0. (container/heap would allocate for
+// each entry.)
 type queue []happening
 
-// Len implements heap.Interface.
-func (q queue) Len() int { return len(q) }
-
-// Less implements heap.Interface.
-func (q queue) Less(i, j int) bool {
+func (q queue) less(i, j int) bool {
 	return q[i].at < q[j].at || q[i].at == q[j].at && q[i].seq < q[j].seq
 }
 
-// Swap implements heap.Interface.
-func (q queue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *queue) push(x happening) {
+	*q = append(*q, x)
+	h := *q
+	for i := len(h) - 1; i > 0; {
+		up := (i - 1) / 2
+		if !h.less(i, up) {
+			return
+		}
+		h[i], h[up] = h[up], h[i]
+		i = up
+	}
+}
 
-// Push implements heap.Interface.
-func (q *queue) Push(x any) { *q = append(*q, x.(happening)) }
-
-// Pop implements heap.Interface.
-func (q *queue) Pop() any {
-	old := *q
-	x := old[len(old)-1]
-	old[len(old)-1] = happening{}
-	*q = old[:len(old)-1]
-	return x
+func (q *queue) pop() happening {
+	h := *q
+	x, n := h[0], len(h)-1
+	h[0], h[n] = h[n], happening{}
+	h = h[:n]
+	*q = h
+	for i := 0; ; {
+		down := 2*i + 1
+		if down >= n {
+			return x
+		}
+		if down+1 < n && h.less(down+1, down) {
+			down++
+		}
+		if !h.less(down, i) {
+			return x
+		}
+		h[i], h[down] = h[down], h[i]
+		i = down
+	}
 }
 
 // at makes something happen at an instant, not before now.
 func (w *world) at(t kevlard.Instant, do func()) {
 	w.seq++
-	heap.Push(&w.queue, happening{max(t, w.now), w.seq, do})
+	w.queue.push(happening{max(t, w.now), w.seq, do})
 }
 
 // after makes something happen in d.
@@ -105,7 +124,7 @@ func (w *world) run(until kevlard.Instant, stop func() bool) {
 			w.judge.fail("more than %d events", maxEvents)
 			return
 		}
-		x := heap.Pop(&w.queue).(happening)
+		x := w.queue.pop()
 		w.now = x.at
 		x.do()
 	}

@@ -54,7 +54,7 @@ type Stage struct {
 	model  Model
 	layers kevlard.Layers
 	cells  int
-	kv     [][]uint64 // [layer-lo][cell]
+	kv     [][]uint64 // [layer-lo][cell], as far as cells were touched
 }
 
 // NewStage returns a stage with room for the given number of KV cells, each
@@ -69,14 +69,16 @@ func NewStage(m Model, l kevlard.Layers, cells int) (*Stage, error) {
 	if cells < 1 {
 		return nil, fmt.Errorf("toy stage: %d cells, want at least 1", cells)
 	}
-	kv := make([][]uint64, l.Len())
-	for i := range kv {
-		kv[i] = make([]uint64, cells)
-		for c := range kv[i] {
-			kv[i][c] = mix(0xdead, uint64(i), uint64(c))
+	return &Stage{model: m, layers: l, cells: cells, kv: make([][]uint64, l.Len())}, nil
+}
+
+// touch fills the cells up to n with garbage, as far as that was not done before.
+func (s *Stage) touch(n int) {
+	for i := range s.kv {
+		for c := len(s.kv[i]); c < n; c++ {
+			s.kv[i] = append(s.kv[i], mix(0xdead, uint64(i), uint64(c)))
 		}
 	}
-	return &Stage{model: m, layers: l, cells: cells, kv: kv}, nil
 }
 
 // Forward computes one batch. rows has one entry for each part, of
@@ -93,6 +95,7 @@ func (s *Stage) Forward(b stage.Batch) (rows [][]byte, sampled []kevlard.Sampled
 	last := s.layers.Hi == s.model.Layers
 	rows = make([][]byte, len(b.Parts))
 	for i, p := range b.Parts {
+		s.touch(p.Cell + p.Pos + len(p.Tokens))
 		states := s.states(p)
 		for layer := range s.kv {
 			s.attend(layer, p, states)
@@ -116,6 +119,7 @@ func (s *Stage) Read(cell, n int, dst []byte) error {
 	if err := s.checkCells(cell, n, dst); err != nil {
 		return fmt.Errorf("read toy cells: %w", err)
 	}
+	s.touch(cell + n)
 	for i, kv := range s.kv {
 		for j, v := range kv[cell : cell+n] {
 			binary.LittleEndian.PutUint64(dst[8*(i*n+j):], v)
@@ -129,6 +133,7 @@ func (s *Stage) Write(cell, n int, src []byte) error {
 	if err := s.checkCells(cell, n, src); err != nil {
 		return fmt.Errorf("write toy cells: %w", err)
 	}
+	s.touch(cell + n)
 	for i, kv := range s.kv {
 		for j := range n {
 			kv[cell+j] = binary.LittleEndian.Uint64(src[8*(i*n+j):])

@@ -15,6 +15,7 @@ import (
 // peer is what this node knows of another from its own links, which is faster
 // and narrower than what the ring says.
 type peer struct {
+	node    kevlard.NodeID
 	boot    kevlard.BootID
 	up      bool
 	silent  bool // on a route, connected, and not heard for too long
@@ -61,8 +62,9 @@ func (m *Machine) reach(n kevlard.NodeID) bool {
 func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect {
 	p := m.peers[ev.Node]
 	if p == nil {
-		p = &peer{}
+		p = &peer{node: ev.Node}
 		m.peers[ev.Node] = p
+		m.names = m.names[:0]
 	}
 	if p.up && p.boot != ev.Boot { // the old life ended unseen
 		out = m.peerDown(now, ev.Node, "reset", out)
@@ -72,7 +74,7 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 			s.Pardon(ev.Node)
 		}
 	}
-	*p = peer{boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
+	*p = peer{node: ev.Node, boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
 	for i, s := range m.stages {
 		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, false, nil), out)
 	}
@@ -190,13 +192,16 @@ func (m *Machine) watch(now kevlard.Instant) {
 	for _, f := range m.following {
 		owners[f.owner] = true
 	}
+	m.watched = m.watched[:0]
 	for n, p := range m.peers {
 		if (on[n] > 0 || owners[n]) && !p.watched {
 			p.heardAt = max(p.heardAt, now)
 			p.pingNext = now
 			m.pingAt = min(m.pingAt, now)
 		}
-		p.watched = on[n] > 0 || owners[n]
+		if p.watched = on[n] > 0 || owners[n]; p.watched {
+			m.watched = append(m.watched, p)
+		}
 	}
 }
 
@@ -231,11 +236,11 @@ func (m *Machine) inUse() map[kevlard.NodeID]int {
 func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 	var quiet []kevlard.NodeID
 	watched := 0
-	for n, p := range m.peers {
+	for _, p := range m.watched {
 		if p.up && p.watched && !p.silent {
 			watched++
 			if now >= p.silentAt(m.cfg.Timing) {
-				quiet = append(quiet, n)
+				quiet = append(quiet, p.node)
 			}
 		}
 	}
@@ -262,7 +267,7 @@ func (m *Machine) findSilent(now kevlard.Instant, out []Effect) []Effect {
 func (m *Machine) pings(now kevlard.Instant, out []Effect) []Effect {
 	m.pingAt = kevlard.Never
 	held, free := m.held(), m.free()
-	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
+	for _, n := range m.peerNames() {
 		p := m.peers[n]
 		if !p.up {
 			continue
@@ -279,6 +284,15 @@ func (m *Machine) pings(now kevlard.Instant, out []Effect) []Effect {
 		m.pingAt = min(m.pingAt, p.pingNext)
 	}
 	return out
+}
+
+// peerNames lists the peers in order.
+func (m *Machine) peerNames() []kevlard.NodeID {
+	if len(m.names) == 0 {
+		m.names = slices.AppendSeq(m.names, maps.Keys(m.peers))
+		slices.Sort(m.names)
+	}
+	return m.names
 }
 
 func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong) {
@@ -380,6 +394,7 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 	for n, p := range m.peers {
 		if !known[n] && !p.up {
 			delete(m.peers, n)
+			m.names = m.names[:0]
 		}
 	}
 	return m.hurryStandbys(now, m.hurry(now, out))

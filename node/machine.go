@@ -50,6 +50,8 @@ type Machine struct {
 	waiting    map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
 	stages     []*stage.Machine           // sorted by key
 	peers      map[kevlard.NodeID]*peer
+	watched    []*peer          // of these, as of the last look at who is on a route
+	names      []kevlard.NodeID // of the peers, sorted; empty: not known
 	pingAt     kevlard.Instant
 	renewAt    kevlard.Instant
 	used       map[kevlard.NodeID]int // owned sessions that run through each node
@@ -116,7 +118,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 	for _, s := range m.stages {
 		at = min(at, s.Deadline())
 	}
-	for _, p := range m.peers {
+	for _, p := range m.watched {
 		at = min(at, p.silentAt(m.cfg.Timing))
 	}
 	return at

@@ -104,7 +104,7 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 		s.KV.Loaded += c.Loaded
 		s.Stages = append(s.Stages, StageInfo{st.Advertise(), st.Sessions(), st.FreeCells(), st.QueuedRows()})
 	}
-	for _, n := range slices.Sorted(maps.Keys(m.peers)) {
+	for _, n := range m.peerNames() {
 		p := m.peers[n]
 		s.Peers = append(s.Peers, PeerInfo{n, p.up, p.silent, p.rtt, p.load})
 	}

@@ -202,6 +202,9 @@ func (m *Machine) pause(id kevlard.SessionID, rounds int) time.Duration {
 
 // bidsDue acts on attempts that wait for too long.
 func (m *Machine) bidsDue(now kevlard.Instant, out []Effect) []Effect {
+	if len(m.bids) == 0 {
+		return out
+	}
 	for _, id := range slices.Sorted(maps.Keys(m.bids)) {
 		b := m.bids[id]
 		switch {

@@ -6,22 +6,25 @@ import "github.com/kevlard/kevlard"
 // late prepare or item cannot bring one back. The oldest is forgotten first.
 type tombstones struct {
 	fences map[kevlard.SessionID]kevlard.Fence
-	ring   []kevlard.SessionID
-	at     int
+	ring   []kevlard.SessionID // grows to most
+	most   int
+	at     int // of the oldest, once the ring is full
 }
 
 func newTombstones(n int) tombstones {
-	return tombstones{fences: map[kevlard.SessionID]kevlard.Fence{}, ring: make([]kevlard.SessionID, n)}
+	return tombstones{fences: map[kevlard.SessionID]kevlard.Fence{}, most: n}
 }
 
 func (t *tombstones) add(id kevlard.SessionID, f kevlard.Fence) {
 	old, ok := t.fences[id]
 	if !ok {
-		if gone := t.ring[t.at]; gone != "" {
-			delete(t.fences, gone)
+		if len(t.ring) < t.most {
+			t.ring = append(t.ring, id)
+		} else {
+			delete(t.fences, t.ring[t.at])
+			t.ring[t.at] = id
+			t.at = (t.at + 1) % t.most
 		}
-		t.ring[t.at] = id
-		t.at = (t.at + 1) % len(t.ring)
 	}
 	if !ok || f.Compare(old) > 0 {
 		t.fences[id] = f

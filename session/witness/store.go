@@ -17,7 +17,7 @@ type Store struct {
 	bytes  int
 	sweep  kevlard.Instant // when leases are looked at next
 	tombs  map[kevlard.SessionID]tomb
-	ring   []kevlard.SessionID // of tombs, the oldest at next
+	ring   []kevlard.SessionID // of tombs; grows to its limit, then the oldest is at next
 	next   int
 }
 
@@ -43,7 +43,7 @@ func NewStore(self protocol.Life, limits Limits) *Store {
 	limits = limits.withDefaults()
 	return &Store{
 		self: self, limits: limits, kept: map[kevlard.SessionID]*kept{}, sweep: kevlard.Never,
-		tombs: map[kevlard.SessionID]tomb{}, ring: make([]kevlard.SessionID, limits.Tombs),
+		tombs: map[kevlard.SessionID]tomb{},
 	}
 }
 
@@ -84,9 +84,13 @@ func (s *Store) sort(ids []kevlard.SessionID) {
 
 func (s *Store) forget(id kevlard.SessionID, k *kept) {
 	if _, ok := s.tombs[id]; !ok {
-		delete(s.tombs, s.ring[s.next])
-		s.ring[s.next] = id
-		s.next = (s.next + 1) % len(s.ring)
+		if len(s.ring) < s.limits.Tombs {
+			s.ring = append(s.ring, id)
+		} else {
+			delete(s.tombs, s.ring[s.next])
+			s.ring[s.next] = id
+			s.next = (s.next + 1) % len(s.ring)
+		}
 	}
 	s.tombs[id] = tomb{k.Promised, k.Candidate, k.Record.Epoch, len(k.Record.Tokens)}
 	s.bytes -= k.bytes

@@ -2,6 +2,7 @@ package topology
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -30,9 +31,9 @@ func (a move) before(b move) bool {
 }
 
 // balance moves copies from the most loaded devices to others, as long as that makes
-// the pair's slower one faster: at all where nothing has to be loaded for it, by the
-// goal's gain where weights have to move. Each move lowers the sorted list of loads, so
-// it ends.
+// the slowest of those concerned faster: at all where nothing has to be loaded for it, by
+// the goal's gain where weights have to move. Each step lowers the sorted list of loads,
+// so it ends.
 func (p *planner) balance() {
 	placed := make([][]*item, len(p.bins))
 	moves := 0
@@ -55,15 +56,88 @@ func (p *planner) balance() {
 		if len(order) == 0 {
 			return
 		}
-		m, ok := p.bestMove(order, placed)
-		if !ok {
-			return
+		chain := p.freeChain(order, placed)
+		if chain == nil {
+			m, ok := p.bestMove(order, placed)
+			if !ok {
+				return
+			}
+			chain = []move{m}
+			if !m.free {
+				m.it.moved = append(m.it.moved, m.to)
+			}
 		}
-		p.unplace(m.it, m.from)
-		p.place(m.it, m.to)
-		placed[m.from] = slices.DeleteFunc(placed[m.from], func(it *item) bool { return it == m.it })
-		placed[m.to] = append(placed[m.to], m.it)
+		for _, m := range chain {
+			p.unplace(m.it, m.from)
+			p.place(m.it, m.to)
+			placed[m.from] = slices.DeleteFunc(placed[m.from], func(it *item) bool { return it == m.it })
+			placed[m.to] = append(placed[m.to], m.it)
+		}
 	}
+}
+
+// freeChain finds copies that can be moved from a loaded bin to a less loaded one, over
+// others in between that take one and pass another on, all without loading more: to bins
+// that hold the range already, or of ranges that are new where they are. After a
+// partition has healed nearly everything is held twice, and the right half of it has to
+// stay; after a death with several ranges, who adopts which can only be told from all of
+// them. The moves come in an order in which each fits.
+func (p *planner) freeChain(order []int, placed [][]*item) []move {
+	least, quickest := p.bins[order[len(order)-1]].load, int64(math.MaxInt64)
+	for _, items := range placed {
+		for _, it := range items {
+			quickest = min(quickest, it.unit*1000/p.fastest)
+		}
+	}
+	steps := maxSteps
+	for _, from := range order {
+		top := p.bins[from].load
+		if least+quickest >= top {
+			return nil // nowhere would anything be faster
+		}
+		came := map[int]move{from: {}}
+		for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
+			at := queue[0]
+			x, by := &p.bins[at], came[at].it
+			for _, it := range placed[at] {
+				if by != nil && (x.load+x.time(by)-x.time(it) >= top || x.used+by.need-it.need > x.budget) {
+					continue // it could not take the one for the other
+				}
+				for _, to := range p.freeTargets(it, at) {
+					if steps--; steps < 0 {
+						return nil
+					}
+					y := &p.bins[to]
+					if _, seen := came[to]; seen || it.on[y.node] || p.zonesLost(it, x.zone, y.zone) {
+						continue
+					}
+					came[to] = move{it: it, from: at, to: to}
+					queue = append(queue, to)
+					if y.load+y.time(it) < top && y.used+it.need <= y.budget {
+						var out []move
+						for b := to; b != from; b = came[b].from {
+							out = append(out, came[b])
+						}
+						return out
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// freeTargets lists the bins to which a copy can move for nothing.
+func (p *planner) freeTargets(it *item, from int) (out []int) {
+	for _, h := range it.holders {
+		out = append(out, h.bin)
+	}
+	if !p.holds(it, from) {
+		for _, c := range it.candidates {
+			out = append(out, c.bin)
+		}
+	}
+	return out
 }
 
 // bestMove finds the best move from the most loaded bin that has one.

@@ -83,6 +83,7 @@ const (
 	maxWeight  = 1000
 	minSpeed   = 50 // permille
 	maxSpeed   = 20_000
-	maxDevices = 64 // of a node: the rest is not used
-	maxCopies  = 64 // wanted holders of a range that configuration can ask for
+	maxDevices = 64      // of a node: the rest is not used
+	maxCopies  = 64      // wanted holders of a range that configuration can ask for
+	maxSteps   = 100_000 // looked at for one chain of moves; beyond, single moves have to do
 )

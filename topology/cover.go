@@ -211,11 +211,49 @@ func (p *planner) tight(m *planned, room []bin) (cut []kevlard.Layers, bins []in
 			}
 		}
 	}
+	// One that takes both ends, in two stages.
+	for _, f := range leastLoss(room, fit, m.ends[0]+m.ends[1]+m.globals) {
+		if m.Layers < 2 || fit(room[f], m.ends[0]+m.ends[1]+m.globals) < 2 {
+			continue
+		}
+		if cut, bins = fillAround(m, room, f); cut != nil {
+			return cut, bins
+		}
+	}
 	return nil, nil
 }
 
-// leastLoss lists the devices that lose the fewest layers to extra bytes: two of them,
-// since the best may be wanted for the other end.
+// fillAround gives the last layer and as many of the first as fit to one device, and
+// what is between to the others.
+func fillAround(m *planned, room []bin, ends int) (cut []kevlard.Layers, bins []int) {
+	tail := kevlard.Layers{Lo: m.Layers - 1, Hi: m.Layers}
+	left := room[ends].budget - m.need(tail)
+	at := 0
+	for i := -1; i < len(room) && at < tail.Lo; i++ {
+		b, budget := ends, left
+		if i >= 0 {
+			b, budget = i, room[i].budget
+		}
+		if i == ends {
+			continue
+		}
+		hi := at
+		for hi < tail.Lo && m.need(kevlard.Layers{Lo: at, Hi: hi + 1}) <= budget {
+			hi++
+		}
+		if hi > at {
+			cut, bins = append(cut, kevlard.Layers{Lo: at, Hi: hi}), append(bins, room[b].device)
+			at = hi
+		}
+	}
+	if at < tail.Lo || len(bins) == 0 || bins[0] != room[ends].device {
+		return nil, nil
+	}
+	return append(cut, tail), append(bins, room[ends].device)
+}
+
+// leastLoss lists the devices that lose the fewest layers to extra bytes: three of them,
+// since the best may be wanted for the other end, or hold too little.
 func leastLoss(room []bin, fit func(bin, int64) int64, extra int64) []int {
 	var out []int
 	for i := range room {
@@ -226,7 +264,7 @@ func leastLoss(room []bin, fit func(bin, int64) int64, extra int64) []int {
 	slices.SortStableFunc(out, func(a, b int) int {
 		return cmp.Compare(fit(room[a], 0)-fit(room[a], extra), fit(room[b], 0)-fit(room[b], extra))
 	})
-	return out[:min(len(out), 2)]
+	return out[:min(len(out), 3)]
 }
 
 // fillInOrder gives layers to devices in order, each as many as fit, from device first

@@ -20,7 +20,6 @@ type bin struct {
 
 // item is one range of a model, to be held several times.
 type item struct {
-	model      int
 	layers     kevlard.Layers
 	need, unit int64 // bytes of a budget; load of one copy on a device of speed 1000
 	want       int
@@ -30,6 +29,7 @@ type item struct {
 	copies     []int  // bins where it is placed
 	on         []bool // by node
 	zones      []int  // copies by zone
+	moved      []int  // bins where it is only for the balance
 }
 
 // resident is a bin that holds a range now, and how little of a reason it is to keep
@@ -118,18 +118,22 @@ func (p *planner) adopt(it *item) bool {
 	var chosen candidate
 	bound := max(p.fair, it.unit*1000/p.fastest) * int64(1000+p.goal.Gain) / 1000
 	var key, top [7]int64
+	var speed, time int64 // of the bin before: most are alike, and divisions are slow
 	for _, c := range it.candidates {
 		x := &p.bins[c.bin]
 		if it.on[x.node] || x.used+it.need > x.budget {
 			continue
 		}
+		if x.speed != speed {
+			speed, time = x.speed, x.time(it)
+		}
+		after := x.load + x.leaned + time
 		key[0] = flag(x.used+x.soft+it.need > x.budget) // something there would have to go
 		key[1] = int64(min(it.zones[x.zone], 1))
-		after := x.load + x.leaned + x.time(it)
 		key[2] = flag(after > bound)
 		key[3] = c.fetch
 		key[4] = after
-		if best >= 0 && slices.Compare(key[:5], top[:5]) > 0 {
+		if best >= 0 && worse(&key, &top) {
 			continue
 		}
 		key[5] = -min(8, (x.budget-x.used-x.soft-it.need)/it.need)
@@ -146,6 +150,16 @@ func (p *planner) adopt(it *item) bool {
 	return true
 }
 
+// worse compares the first five, which decide nearly always.
+func worse(a, b *[7]int64) bool {
+	for i := range 5 {
+		if a[i] != b[i] {
+			return a[i] > b[i]
+		}
+	}
+	return false
+}
+
 func flag(b bool) int64 {
 	if b {
 		return 1
@@ -156,7 +170,7 @@ func flag(b bool) int64 {
 // newItem prepares a range for placing.
 func (p *planner) newItem(model int, l kevlard.Layers) *item {
 	m := &p.models[model]
-	it := &item{model: model, layers: l, need: m.need(l), on: make([]bool, len(p.v.Nodes)), zones: make([]int, p.zones)}
+	it := &item{layers: l, need: m.need(l), on: make([]bool, len(p.v.Nodes)), zones: make([]int, p.zones)}
 	it.unit = m.cost(l) * m.weight / int64(m.want)
 	key := kevlard.StageKey{Model: m.ID, Layers: l}
 	for _, h := range m.held[l] {

@@ -70,11 +70,18 @@ func (v View) Plan(g Goal) Plan {
 	for i := range p.models {
 		p.cover(i)
 	}
+	// Who stood first no longer matters, or else carrying out the plan would change it.
+	slices.SortFunc(p.models, func(a, b planned) int {
+		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
+	})
 	p.widen()
 	for level := 1; ; level++ {
 		more := false
 		for i := range p.models {
-			more = p.level(&p.models[i], level) || more
+			p.keepLevel(&p.models[i], level) // of all, before anything new takes the memory
+		}
+		for i := range p.models {
+			more = p.adoptLevel(&p.models[i], level) || more
 		}
 		if !more {
 			break
@@ -189,16 +196,25 @@ func (p *planner) settleLoads() {
 	}
 }
 
-// level gives each range of a model that many holders, if there is memory, and reports
-// whether the model wants more than that.
-func (p *planner) level(m *planned, level int) bool {
+// keepLevel keeps up to that many holders of each range of a model.
+func (p *planner) keepLevel(m *planned, level int) {
+	for _, it := range m.items {
+		if n := len(it.copies) + it.pinned; n > 0 && n < level && level <= m.want {
+			p.keep(it)
+		}
+	}
+}
+
+// adoptLevel gives each range of a model that many holders, if there is memory, and
+// reports whether the model wants more than that.
+func (p *planner) adoptLevel(m *planned, level int) bool {
 	if level > m.want {
 		return false
 	}
 	clear(p.together)
 	for _, it := range m.items {
-		if n := len(it.copies) + it.pinned; n > 0 && n < level && p.keep(it) {
-			p.together[p.bins[it.copies[len(it.copies)-1]].zone]++
+		if n := len(it.copies); n > 0 && n+it.pinned == level {
+			p.together[p.bins[it.copies[n-1]].zone]++
 		}
 	}
 	short := slices.DeleteFunc(slices.Clone(m.items), func(it *item) bool {
@@ -249,9 +265,9 @@ func (p *planner) plan() Plan {
 					pl.Holders = append(pl.Holders, Holder{Node: p.v.Nodes[-h.bin-1].ID, Source: Resident})
 				}
 			}
-			short := len(it.holders)+it.pinned < m.want
+			why := p.reason(m, it)
 			for _, b := range it.copies {
-				pl.Holders = append(pl.Holders, p.holder(m, it, b, short))
+				pl.Holders = append(pl.Holders, p.holder(m, it, b, why))
 			}
 			slices.SortFunc(pl.Holders, func(a, b Holder) int {
 				return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Device, b.Device))
@@ -273,32 +289,30 @@ func (p *planner) plan() Plan {
 	return out
 }
 
-func (p *planner) holder(m *planned, it *item, b int, short bool) Holder {
+func (p *planner) holder(m *planned, it *item, b int, why Reason) Holder {
 	n := &p.v.Nodes[p.bins[b].node]
 	h := Holder{Node: n.ID, Device: p.bins[b].device, Source: Resident}
 	if p.holds(it, b) {
 		return h
 	}
-	h.Fetch = m.fetch(n, it.layers)
-	h.Source = Disk
+	h.Fetch, h.Source, h.Reason = m.fetch(n, it.layers), Disk, why
+	if slices.Contains(it.moved, b) {
+		h.Reason = Rebalance
+	}
 	if h.Fetch > 0 {
 		h.Source = Peer
-	}
-	switch {
-	case m.resplit:
-		h.Reason = Resplit
-	case !short:
-		h.Reason = Rebalance
-	default:
-		h.Reason = p.lostTo(m.ID, it.layers)
 	}
 	return h
 }
 
-// lostTo says why a range has too few holders.
-func (p *planner) lostTo(model kevlard.Digest, l kevlard.Layers) Reason {
-	k := kevlard.StageKey{Model: model, Layers: l}
+// reason says why those who do not hold a range yet should.
+func (p *planner) reason(m *planned, it *item) Reason {
+	k := kevlard.StageKey{Model: m.ID, Layers: it.layers}
 	switch {
+	case m.resplit:
+		return Resplit
+	case len(it.holders)+it.pinned >= m.want:
+		return Rebalance
 	case p.v.lost(k):
 		return Death
 	case p.v.heldBy(k, Draining):

@@ -18,6 +18,7 @@ type mesh struct {
 	t       interface{ Fatalf(string, ...any) }
 	rng     *rand.Rand
 	now     kevlard.Instant
+	next    kevlard.Instant // something happens, if nobody does anything before
 	settle  Settle
 	verdict time.Duration // from a death to the ring's word on it
 	lag     time.Duration // the most that news takes
@@ -108,10 +109,15 @@ func (w *mesh) view(self *member) (v View, fresh bool) {
 		heard := -1
 		for i, x := range slices.Backward(h.past) {
 			// Lives end late, so a return may be heard before the end of the life before.
-			if x.up && x.at.Add(lag) <= w.now || !x.up && x.at.Add(lag+w.verdict) <= w.now {
+			at := x.at.Add(lag)
+			if !x.up {
+				at = at.Add(w.verdict)
+			}
+			if at <= w.now {
 				heard = i
 				break
 			}
+			w.next = min(w.next, at)
 		}
 		fresh = fresh || self.heard[id] != heard
 		self.heard[id] = heard
@@ -141,7 +147,8 @@ func (w *mesh) truth() View {
 // run lets time pass. It returns when the last action was, or Never for none.
 func (w *mesh) run(d time.Duration) (last kevlard.Instant) {
 	last = kevlard.Never
-	for end := w.now.Add(d); w.now < end; w.now += tick {
+	for end := w.now.Add(d); w.now < end; w.now = min(end, max(w.now+tick, w.next)) {
+		w.next = kevlard.Never
 		for _, id := range w.ids {
 			h := w.hosts[id]
 			if !h.up {
@@ -149,12 +156,15 @@ func (w *mesh) run(d time.Duration) (last kevlard.Instant) {
 			}
 			w.finish(h)
 			v, fresh := w.view(h)
-			if !fresh && w.now < h.r.Deadline() {
-				continue
+			if fresh || w.now >= h.r.Deadline() {
+				for _, a := range h.r.Step(w.now, v, nil) {
+					last, w.next = w.now, w.now
+					w.apply(h, a)
+				}
 			}
-			for _, a := range h.r.Step(w.now, v, nil) {
-				last = w.now
-				w.apply(h, a)
+			w.next = min(w.next, h.r.Deadline())
+			for _, at := range h.done {
+				w.next = min(w.next, at)
 			}
 		}
 	}
@@ -181,6 +191,7 @@ func (w *mesh) finish(h *member) {
 	}
 	if changed {
 		w.publish(h)
+		w.next = w.now
 	}
 }
 

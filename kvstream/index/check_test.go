@@ -61,6 +61,9 @@ func (m *model) check(t *rapid.T) {
 			if b.idle() != cached[b] || b.idle() && !b.found {
 				t.Fatalf("slot %d: idle %v, cached %v", slot, b.idle(), cached[b])
 			}
+			if leaf := cached[b] && (!b.named() || len(p.after[b.name]) == 0); leaf != (b.leaf > 0) || leaf && m.x.leaves[b.leaf-1] != b {
+				t.Fatalf("slot %d: a leaf %v, listed as %d", slot, leaf, b.leaf)
+			}
 			m.checkNamed(t, stage, b)
 			m.checkFound(t, p, b)
 		}

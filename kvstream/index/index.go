@@ -82,6 +82,8 @@ type Index struct {
 	gone     []Gone
 	freed    map[slotKey]struct{} // since TakeFreed
 	cache    list                 // blocks that only their names hold, least recently used first
+	leaves   leaves               // of these, those that no block follows
+	uses     uint64               // numbers the uses of blocks
 	counters Counters
 }
 

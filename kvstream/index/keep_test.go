@@ -101,6 +101,28 @@ func TestEndsGoBeforeBeginnings(t *testing.T) {
 	}
 }
 
+// TestBeginningsStayWhileEndsAreThere evicts the ends of sessions that still run, which
+// nobody has touched: without their beginnings they would be found by nobody.
+func TestBeginningsStayWhileEndsAreThere(t *testing.T) {
+	stage := stageOf(1, 0, 2)
+	b := newBench(t, 5)
+	one, two := count(12), append(count(4), 50, 51, 52, 53)
+	b.keepRows(stage, "", one[:4], 0)
+	b.keepRows(stage, "", one, 4)
+	b.keepRows(stage, "", two, 4)
+	held := func(what string, first, second int) {
+		t.Helper()
+		if a, b := b.x.Held(stage, "toy", "", one), b.x.Held(stage, "toy", "", two); a != first || b != second {
+			t.Errorf("%s: %d and %d are held, want %d and %d", what, a, b, first, second)
+		}
+	}
+	held("all", 12, 8)
+	for i, want := range [][2]int{{12, 8}, {8, 8}, {4, 8}, {4, 4}, {0, 0}} {
+		b.keepRows(stage, "", []kevlard.Token{70, 71, 72, kevlard.Token(73 + i)}, 0)
+		held("after one more", want[0], want[1])
+	}
+}
+
 // TestKeepYieldsToCopies takes no room from the copies of running sessions, and gives
 // its own to them.
 func TestKeepYieldsToCopies(t *testing.T) {

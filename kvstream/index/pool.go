@@ -40,6 +40,8 @@ type block struct {
 
 	open []uint64 // sums of the positions of an open block
 	link          // in the cache while idle
+	used uint64   // when it was cached or touched last
+	leaf int      // 1 + its place among the leaves; 0: it is none
 }
 
 func (b *block) named() bool { return b.name != Name{} }
@@ -69,9 +71,9 @@ func (x *Index) alloc(p *pool) *block {
 	return b
 }
 
-// evict frees the cached block that was used least recently.
+// evict frees the end that was used least recently.
 func (x *Index) evict() bool {
-	b := x.cache.front()
+	b := x.oldest()
 	if b == nil {
 		return false
 	}
@@ -103,7 +105,7 @@ func (x *Index) settlePool(p *pool) {
 func (x *Index) uncache(b *block) {
 	if b.linked {
 		x.cached -= b.pool.blockBytes
-		x.cache.remove(b)
+		x.remove(b)
 	}
 }
 
@@ -139,7 +141,7 @@ func (x *Index) settle(b *block) {
 	switch {
 	case !b.idle():
 	case b.found && x.used <= x.cfg.Bytes:
-		x.cache.push(b)
+		x.push(b)
 		x.cached += b.pool.blockBytes
 	default:
 		x.free(b)

@@ -71,6 +71,7 @@ func (x *Index) find(b *block, before Name, tokens []kevlard.Token) {
 		}
 	}
 	b.pool.after[before] = append(b.pool.after[before], b)
+	x.leafed(b.pool.names[before])
 }
 
 // unname makes a block one that is not found any more.
@@ -87,6 +88,7 @@ func (x *Index) unname(b *block) {
 		p.after[b.before] = rest
 	} else {
 		delete(p.after, b.before)
+		x.leafed(p.names[b.before])
 	}
 }
 
@@ -146,8 +148,8 @@ func (x *Index) Touch(stage kevlard.StageKey, class, salt string, tokens []kevla
 	blocks, _ := p.chain(Seed(stage, class, salt), tokens, x.cfg.BlockTokens)
 	for _, b := range slices.Backward(blocks) {
 		if b.linked {
-			x.cache.remove(b)
-			x.cache.push(b)
+			x.remove(b)
+			x.push(b)
 		}
 	}
 }

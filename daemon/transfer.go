@@ -129,13 +129,14 @@ func (e *engines) read(ctx context.Context, eng Engine, cellBytes int, ev node.E
 	e.copies.sender.send(outgoing{to: ev.To, rows: ev.Rows, body: body})
 }
 
-// keep carries out an Export to this node's own block memory. Without a buffer the
-// rows are dropped.
+// keep carries out an Export to this node's own block memory. Without a buffer it fails,
+// and the stage tries again later.
 func (e *engines) keep(ctx context.Context, eng Engine, ev node.Export) {
 	done := node.Exported{Stage: ev.Stage, Run: ev.Run, ID: ev.ID}
 	n := len(ev.Rows.Tokens)
 	body := e.copies.keeper.buffers.Get(n * ev.Rows.CellBytes)
 	if body == nil {
+		done.Failed = fmt.Sprintf("no buffer for %d bytes", n*ev.Rows.CellBytes)
 		e.post(done)
 		return
 	}

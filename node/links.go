@@ -76,7 +76,7 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	}
 	*p = peer{node: ev.Node, boot: ev.Boot, up: true, heardAt: now, load: p.load, watched: p.watched, pingNext: now}
 	for i, s := range m.stages {
-		out = m.fromStage(now, i, s.OwnerGone(ev.Node, ev.Boot, false, nil), out)
+		out = m.fromStage(now, i, s.OwnerGone(now, ev.Node, ev.Boot, false, nil), out)
 	}
 	m.copies.OwnerGone(ev.Node, ev.Boot, false)
 	m.pingAt, m.rewatch = now, true
@@ -387,7 +387,7 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 			out = m.ownerGone(n.ID, m.evidence(now, n.ID, "dead", out))
 		}
 		for i, s := range m.stages { // a link that stands says it lives; if not, the leases will tell
-			out = m.fromStage(now, i, s.OwnerGone(n.ID, n.Boot, dead && !up, nil), out)
+			out = m.fromStage(now, i, s.OwnerGone(now, n.ID, n.Boot, dead && !up, nil), out)
 		}
 		m.copies.OwnerGone(n.ID, n.Boot, dead && !up)
 	}

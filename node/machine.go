@@ -75,7 +75,7 @@ type Machine struct {
 	unlogged map[kevlard.SessionID]bool
 	logAt    kevlard.Instant // when the witnesses of those are told
 	bids     map[kevlard.SessionID]*bid
-	keeps    map[uint64]kevlard.StageKey    // pieces of this node's own on their way to the block memory
+	keeps    map[uint64]keep                // pieces of this node's own on their way to the block memory
 	seekings map[kevlard.SessionID]*seeking // who has a part of the prompts of sessions owned here
 	router   scheduler.Router
 	hops     []kevlard.Hop    // reused by each decision
@@ -92,7 +92,7 @@ func New(cfg Config) *Machine {
 		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		clients: map[kevlard.SessionID]uint64{}, unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
-		keeps: map[uint64]kevlard.StageKey{}, seekings: map[kevlard.SessionID]*seeking{},
+		keeps: map[uint64]keep{}, seekings: map[kevlard.SessionID]*seeking{},
 	}
 	if w := &m.cfg.Limits.Witness; w.Lease == 0 && w.Ended == 0 { // as long as clients may take to come back
 		w.Ended = max(cfg.Timing.Resume, time.Second)

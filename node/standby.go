@@ -143,17 +143,24 @@ func (m *Machine) rowsArrived(now kevlard.Instant, ev RowsArrived, out []Effect)
 // keepRows gives rows that a stage here computed their places.
 func (m *Machine) keepRows(now kevlard.Instant, ev RowsArrived, out []Effect) []Effect {
 	if runs := m.copies.Keep(ev.Piece, ev.Rows); runs != nil {
-		m.keeps[ev.Piece] = ev.Rows.Stage
+		m.keeps[ev.Piece] = keep{ev.Rows.Stage, ev.Rows.Session, ev.Rows.End()}
 		return append(out, StoreRows{ev.Rows.Stage, ev.Piece, runs})
 	}
-	return m.kept(now, ev.Rows.Stage, false, append(out, DropRows{ev.Piece}))
+	return m.kept(now, keep{ev.Rows.Stage, ev.Rows.Session, ev.Rows.End()}, false, append(out, DropRows{ev.Piece}))
+}
+
+// keep names rows of a stage here on their way to the block memory.
+type keep struct {
+	stage   kevlard.StageKey
+	session kevlard.SessionID
+	end     kevlard.Pos
 }
 
 // kept tells a stage what became of its rows.
-func (m *Machine) kept(now kevlard.Instant, key kevlard.StageKey, stored bool, out []Effect) []Effect {
+func (m *Machine) kept(now kevlard.Instant, k keep, stored bool, out []Effect) []Effect {
 	for i, s := range m.stages {
-		if s.Key() == key {
-			out = m.fromStage(now, i, s.Kept(now, stored, nil), out)
+		if s.Key() == k.stage {
+			out = m.fromStage(now, i, s.Kept(now, k.session, k.end, stored, nil), out)
 		}
 	}
 	return out
@@ -166,9 +173,9 @@ func (m *Machine) rowsStored(now kevlard.Instant, ev RowsStored, out []Effect) [
 	} else {
 		a = m.copies.Stored(now, ev.Piece)
 	}
-	if key, own := m.keeps[ev.Piece]; own {
+	if k, own := m.keeps[ev.Piece]; own {
 		delete(m.keeps, ev.Piece)
-		return m.kept(now, key, ev.Failed == "", out)
+		return m.kept(now, k, ev.Failed == "", out)
 	}
 	if a == nil {
 		return out

@@ -53,7 +53,7 @@ func (m Prepare) check() error {
 	if bad := m.Sampling.Check(); bad != nil {
 		err = errors.Join(err, bad)
 	}
-	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkRange("mark", m.Mark, 0, MaxTokens), checkRange("salt bytes", len(m.Salt), 0, MaxSalt))
+	return errors.Join(err, checkLength("standby", m.Standby), checkLength("source", m.Source), checkRange("mark", m.Mark, 0, MaxTokens), checkRange("await", m.Await, 0, MaxTokens), checkRange("salt bytes", len(m.Salt), 0, MaxSalt))
 }
 
 func (m Prepared) check() error {

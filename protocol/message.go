@@ -93,6 +93,10 @@ type Prepare struct {
 	Source    kevlard.NodeID    `cbor:"15,keyasint,omitempty"` // has a copy; empty: nobody
 	Mark      kevlard.Pos       `cbor:"16,keyasint,omitempty"` // how many leading positions Source is known to have
 	Salt      string            `cbor:"14,keyasint,omitempty"` // KV is shared only under equal salts
+	// Await is how many leading positions the stage waits for while another session there
+	// computes them, or is about to. The first stage is told at once; to others the same
+	// prepare comes again when those before them have waited.
+	Await kevlard.Pos `cbor:"17,keyasint,omitempty"`
 }
 
 // Prepared answers Prepare.
@@ -106,6 +110,9 @@ type Prepared struct {
 	// Epoch, with RefusedStale, is the one that the stage is bound to: if it is newer
 	// than the prepare's, the owner is superseded.
 	Epoch uint64 `cbor:"24,keyasint,omitempty"`
+	// Waits says that the answer is still to come: another session computes what this one
+	// needs. It is said again and again as long as that is so.
+	Waits bool `cbor:"25,keyasint,omitempty"`
 }
 
 // Refusal says why a stage refused a Prepare or an item.

@@ -86,10 +86,12 @@ const maxBarren = 16
 // poisoned: once in a batch with others, once alone.
 const maxStrikes = 2
 
-// loadPosition is what a stage may take to load one position of a copy, or to get it
-// from another session that computes it.
-// A request that has shown nothing has no time for more than loadMost in all: it may
-// have to go elsewhere.
+// againWorth is how many positions the first stage must have more than another for that
+// to be asked again: fewer are computed as fast.
+const againWorth = 32
+
+// loadPosition is what a stage may take to load one position of a copy. A request that has
+// shown nothing has no time for more than loadMost in all: it may have to go elsewhere.
 const (
 	loadPosition = 2 * time.Millisecond
 	loadMost     = time.Second

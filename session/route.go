@@ -3,6 +3,7 @@ package session
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -131,34 +132,77 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	m.standbyAt, m.namedAt = make([]kevlard.Instant, len(r)), now
 	m.keepMarks(before, copies, marks)
 	m.have = make([]int, len(r))
-	m.started = false
+	m.started, m.again = false, 0
 	for i, h := range r {
 		m.touch(h.Node, h.Layers)
 		m.touch(standbys[i], h.Layers)
-		m.have[i] = -1
-		p := protocol.Prepare{
-			Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: h.Layers},
-			Last: i == len(r)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
-			Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
-			Standby: standbys[i], Salt: m.req.Salt,
-		}
+		p := m.prepare(i)
 		if sources != nil {
 			p.Source, p.Mark = sources[i].Node, sources[i].Mark
 		}
-		if !p.Last {
-			p.Next = r[i+1].Node
+		if i == 0 && !p.Recovery && !p.Solo {
+			p.Await = len(m.tokens) - 1
 		}
 		out = append(out, Send{h.Node, p})
 	}
 	out = m.guardRoute(now, out)
-	// A stage answers at the end of its running batch, which a slow one takes long for,
-	// and when it has loaded what it may have, or what another session computes there.
+	m.state = Preparing
+	m.awaitAnswers(now)
+	return out
+}
+
+// prepare returns what one hop of the route is asked, and marks it as asked.
+func (m *Machine) prepare(i int) protocol.Prepare {
+	m.have[i] = -1
+	p := protocol.Prepare{
+		Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: m.route[i].Layers},
+		Last: i == len(m.route)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
+		Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
+		Standby: m.standbys[i], Salt: m.req.Salt,
+	}
+	if !p.Last {
+		p.Next = m.route[i+1].Node
+	}
+	return p
+}
+
+// awaitAnswers sets the time within which stages must answer. They do so at the end of
+// their running batch, which a slow one takes long for, and when they have loaded what
+// they may have.
+func (m *Machine) awaitAnswers(now kevlard.Instant) {
 	load := time.Duration(len(m.tokens)) * loadPosition
 	if m.pending == nil {
 		load = min(load, loadMost)
 	}
-	m.state, m.deadline = Preparing, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
-	return out
+	m.askedAt, m.deadline = now, now.Add(max(m.timing.Prepare, 16*m.pace)+load)
+}
+
+// prolong gives the stages their time again: one waits for another session. That time is
+// not spent on finding a route, as little as the time to compute would be.
+func (m *Machine) prolong(now kevlard.Instant) {
+	m.giveUp = m.giveUp.Add(now.Sub(m.askedAt))
+	m.awaitAnswers(now)
+}
+
+// askAgain asks the next stage once more that has less than all before it. At first only
+// the first stage waits for sessions that begin alike: what they compute there, they
+// compute at the others too. In the order of the layers no two sessions wait for each other,
+// and none for what it can't use, because a stage before lacks it.
+func (m *Machine) askAgain(now kevlard.Instant, out []Effect) (asked bool, _ []Effect) {
+	if m.pending != nil || m.solo {
+		return false, out
+	}
+	for m.again+1 < len(m.route) {
+		m.again++
+		i, least := m.again, slices.Min(m.have[:m.again])
+		if m.have[i]+againWorth <= least {
+			p := m.prepare(i)
+			p.Await = least
+			m.prolong(now)
+			return true, append(out, Send{m.route[i].Node, p})
+		}
+	}
+	return false, out
 }
 
 // NoRoute says that no route exists now; missing names the layers that nobody
@@ -203,6 +247,10 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	if m.state != Preparing || p.Fence != m.fence || i < 0 {
 		return out // an answer to a question no longer asked
 	}
+	if p.Waits {
+		m.prolong(now)
+		return out
+	}
 	if p.Refusal != "" {
 		m.refusal = p
 		out = append(out, Note{Type: "refused", Node: from, Cause: string(p.Refusal), Detail: p.Detail})
@@ -221,6 +269,9 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 			return out
 		}
 		start = min(start, h)
+	}
+	if asked, out := m.askAgain(now, out); asked {
+		return out
 	}
 	m.prepared, m.patience = now, m.giveUp.Sub(now)
 	m.start, m.sent, m.acked, m.lastAck = start, start, start, now

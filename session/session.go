@@ -123,6 +123,7 @@ type Machine struct {
 	route kevlard.Route
 	class string // numerics class of the route
 	have  []int  // per hop, -1 until its prepare is answered
+	again int    // hops up to this one have answered, and been asked again if that helps
 	old   kevlard.Route
 
 	copied    kevlard.Route     // the route that was set last: standbys and marks are of its hops
@@ -141,6 +142,7 @@ type Machine struct {
 	begun       bool        // some route was started, and what it found is known
 	reused      int         // of the prompt: what was found then
 	deadline    kevlard.Instant
+	askedAt     kevlard.Instant   // while Preparing: when a stage was asked, or said that it waits
 	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
 	patience    time.Duration     // while running: what was left until giveUp
 	refusal     protocol.Prepared // the last one since a route was found

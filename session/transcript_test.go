@@ -145,6 +145,8 @@ func happen(t *testing.T, m *Machine, now kevlard.Instant, what string, args []s
 		m.Hurry(now)
 	case "prepared":
 		return m.Prepared(now, node, protocol.Prepared{Session: "s", Fence: fence, Lo: num(1), Have: num(2)}, nil)
+	case "waits":
+		return m.Prepared(now, node, protocol.Prepared{Session: "s", Fence: fence, Lo: num(1), Waits: true}, nil)
 	case "refuses":
 		return m.Prepared(now, node, protocol.Prepared{Session: "s", Fence: fence, Lo: num(1), Refusal: protocol.Refusal(arg(2)), Detail: "said so"}, nil)
 	case "step":
@@ -201,6 +203,9 @@ func show(e Effect) string {
 			}
 			if p.Recovery {
 				flags += " recovery"
+			}
+			if p.Await > 0 && p.Await != len(p.Tokens)-1 { // else the first stage is asked, which is plain
+				flags += fmt.Sprintf(" await=%d", p.Await)
 			}
 			return fmt.Sprintf("  prepare %s %v %v tokens=%d positions=%d next=%q last=%v%s", e.To, p.Fence, p.Stage.Layers, len(p.Tokens), p.Positions, p.Next, p.Last, flags)
 		case protocol.Close:

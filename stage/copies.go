@@ -129,8 +129,16 @@ func (m *Machine) Exported(now kevlard.Instant, engine, id uint64, failed string
 	if failed != "" {
 		s.ending = false
 	}
-	if !t.keep {
+	switch {
+	case !t.keep:
 		s.standby.Left(now)
+	case failed != "":
+		out = m.unkept(now, s, out)
+	default:
+		if len(m.keeping) == maxKeeping {
+			m.keeping = slices.Delete(m.keeping, 0, 1)
+		}
+		m.keeping = append(m.keeping, keeping{s, t.to})
 	}
 	if s.closed {
 		return m.schedule(now, m.settle(now, s, out))

@@ -13,10 +13,16 @@ import (
 // block as it is finished, and the open block when the session ends or when another
 // one waits for it: the next turn, and others that begin alike, load it from there.
 
+// keeping is a piece that was read out of an engine and is not yet in the block memory.
+type keeping struct {
+	slot *slot
+	end  kevlard.Pos
+}
+
 // keep sends what is finished and not yet kept to the block memory. It comes after the
 // rows for standbys: one export of a session at a time.
 func (m *Machine) keep(now kevlard.Instant, s *slot, out []Effect) []Effect {
-	if !m.keeps() || m.state != topology.Ready || s.export != nil || s.load != nil {
+	if !m.keeps() || m.state != topology.Ready || s.export != nil || s.load != nil || now < m.fullTill {
 		return out
 	}
 	if s.closed && !s.ending || !s.closed && (m.slots[s.id] != s || s.unanswered()) {
@@ -33,6 +39,9 @@ func (m *Machine) keep(now kevlard.Instant, s *slot, out []Effect) []Effect {
 		if !m.cfg.Copies.Has(m.cfg.Key, name) {
 			break
 		}
+		if s.stored == s.kept {
+			s.stored += size
+		}
 		s.kept, s.keptName = s.kept+size, name
 	}
 	from, before := s.kept, s.keptName
@@ -45,6 +54,8 @@ func (m *Machine) keep(now kevlard.Instant, s *slot, out []Effect) []Effect {
 	if end := m.openEnd(s); to < from+piece && to == len(tokens)/size*size && end > max(to, s.keptOpen) {
 		if m.cfg.Copies.Held(m.cfg.Key, m.class, s.salt, tokens[:end]) < end {
 			to, s.keptOpen = end, end
+		} else {
+			s.stored = max(s.stored, end)
 		}
 	}
 	if s.wanted <= to {
@@ -59,6 +70,33 @@ func (m *Machine) keep(now kevlard.Instant, s *slot, out []Effect) []Effect {
 		Session: s.id, Fence: s.fence, Stage: m.cfg.Key, Class: m.class, CellBytes: m.cellBytes, Pos: from, Tokens: tokens[from:to:to], Before: before,
 	}})
 }
+
+// Kept tells that the rows of a session before end are in the block memory now, or that
+// there was no room for them.
+func (m *Machine) Kept(now kevlard.Instant, id kevlard.SessionID, end kevlard.Pos, stored bool, out []Effect) []Effect {
+	i := slices.IndexFunc(m.keeping, func(k keeping) bool { return k.slot.id == id && k.end == end })
+	if i < 0 {
+		return out
+	}
+	s := m.keeping[i].slot
+	m.keeping = slices.Delete(m.keeping, i, i+1)
+	if !stored {
+		return m.unkept(now, s, out)
+	}
+	s.stored = max(s.stored, end)
+	return m.awake(now, out)
+}
+
+// unkept notes that rows of a session were not kept: they are tried again after a pause,
+// and nobody waits for them until then.
+func (m *Machine) unkept(now kevlard.Instant, s *slot, out []Effect) []Effect {
+	s.unkeep()
+	m.fullTill = now.Add(awaitPause)
+	return m.awake(now, out)
+}
+
+// unkeep lets a session look anew for what of it is not kept.
+func (s *slot) unkeep() { s.kept, s.keptOpen, s.stored = 0, 0, 0 }
 
 // keeps reports whether what is computed here is kept.
 func (m *Machine) keeps() bool { return m.cfg.Keep && m.cfg.Copies != nil && m.cellBytes > 0 }
@@ -98,12 +136,12 @@ func (m *Machine) Holds(salt string, tokens []kevlard.Token) (n int, class strin
 	n = m.cfg.Copies.Held(m.cfg.Key, m.class, salt, tokens)
 	for _, d := range m.slots {
 		if d.salt == salt {
-			n = max(n, commonPrefix(d.soon(), tokens))
+			n = max(n, reaches(d.soon(), tokens, n+1))
 		}
 	}
 	for _, d := range m.leaving {
 		if d.salt == salt {
-			n = max(n, commonPrefix(d.tokens[:d.held], tokens))
+			n = max(n, reaches(d.tokens[:d.held], tokens, n+1))
 		}
 	}
 	return n, m.class

@@ -9,8 +9,8 @@ import (
 	"github.com/kevlard/kevlard/protocol"
 )
 
-// keeping returns a stage that keeps what it computes, in blocks of 4 positions.
-func keeping(t *testing.T, l Limits) *bench {
+// keepingBench returns a stage that keeps what it computes, in blocks of 4 positions.
+func keepingBench(t *testing.T, l Limits) *bench {
 	t.Helper()
 	b := newBench(t, false, l)
 	b.m.cfg.Keep = true
@@ -36,7 +36,7 @@ func (b *bench) store() (kept [][2]int) {
 			if stored {
 				b.m.cfg.Copies.Stored(b.now, x.ID+1000)
 			}
-			all = b.m.Kept(b.now, stored, all)
+			all = b.m.Kept(b.now, x.Rows.Session, x.Rows.End(), stored, all)
 		}
 		b.out = all
 	}
@@ -71,7 +71,7 @@ func (b *bench) has(id kevlard.SessionID, salt string, ts []kevlard.Token) int {
 // TestKeepsWhatItComputed computes a session of 18 positions: full blocks are kept as
 // they are finished, the open one at the end, and then the cells are free.
 func TestKeepsWhatItComputed(t *testing.T) {
-	b := keeping(t, Limits{})
+	b := keepingBench(t, Limits{})
 	b.mustPrepare("s", 1, 18)
 	b.send(item("s", 1, 0, 10, true, false))
 	b.finish(b.running())
@@ -113,7 +113,7 @@ func TestKeepsWhatItComputed(t *testing.T) {
 // TestCancelledWhileComputing keeps what the running batch computes, and nothing that
 // was only queued.
 func TestCancelledWhileComputing(t *testing.T) {
-	b := keeping(t, Limits{BatchRows: 6})
+	b := keepingBench(t, Limits{BatchRows: 6})
 	b.mustPrepare("s", 1, 18)
 	b.send(item("s", 1, 0, 18, true, true))
 	x := b.running()
@@ -132,7 +132,7 @@ func TestCancelledWhileComputing(t *testing.T) {
 
 // TestStandbyGoesFirst: what is kept here waits for what a standby must have.
 func TestStandbyGoesFirst(t *testing.T) {
-	b := keeping(t, Limits{})
+	b := keepingBench(t, Limits{})
 	b.withStandby("s", 20)
 	b.send(item("s", 1, 0, 20, true, true))
 	b.finish(b.running())
@@ -148,7 +148,7 @@ func TestStandbyGoesFirst(t *testing.T) {
 
 // TestEngineGoneWhileKeeping gives everything up.
 func TestEngineGoneWhileKeeping(t *testing.T) {
-	b := keeping(t, Limits{})
+	b := keepingBench(t, Limits{})
 	b.mustPrepare("s", 1, 18)
 	b.send(item("s", 1, 0, 18, true, true))
 	b.finish(b.running())
@@ -162,12 +162,12 @@ func TestEngineGoneWhileKeeping(t *testing.T) {
 // TestTwoBeginAlike: the second waits for what the first computes, and computes its own
 // part only.
 func TestTwoBeginAlike(t *testing.T) {
-	b := keeping(t, Limits{})
+	b := keepingBench(t, Limits{})
 	first, second := tokens(60), append(tokens(42), 90, 91, 92)
 	p := b.ask("a", 1, 60)
 	b.prepare(p)
 	q := b.ask("b", 1, 1)
-	q.Tokens = second
+	q.Tokens, q.Await = second, 44
 	if a, ok := b.prepare(q); ok {
 		t.Fatalf("answered before the first has computed: %+v", a)
 	}
@@ -190,53 +190,74 @@ func TestTwoBeginAlike(t *testing.T) {
 	}
 }
 
-// TestWaitsWhileTheOtherGetsOn: a session waits for longer when the one it waits for has
-// computed more meanwhile, but 2 ms more for each of its tokens in all.
+// waiting is a prepare that waits for all that it can.
+func (b *bench) waiting(id kevlard.SessionID, n int) protocol.Prepare {
+	p := b.ask(id, 1, n)
+	p.Await = n - 1
+	return p
+}
+
+// until returns how long the stage sleeps if it has nothing to say to owners meanwhile.
+func (b *bench) until(id kevlard.SessionID) kevlard.Instant { return b.m.slots[id].await.until }
+
+// TestWaitsWhileTheOtherGetsOn: a session waits as long as the one that it waits for
+// computes more, with pauses like those that it made before; but not for longer in all
+// than it should take.
 func TestWaitsWhileTheOtherGetsOn(t *testing.T) {
-	b := keeping(t, Limits{BatchRows: 8})
-	b.mustPrepare("s", 1, 60)
+	b := keepingBench(t, Limits{BatchRows: 8})
+	b.m.pace = pace{fixed: time.Millisecond, row: time.Millisecond, lessons: 100, largest: 8}
+	b.prepare(b.waiting("s", 60))
+	since := b.now
 	b.send(item("s", 1, 0, 60, true, true))
-	first, since := b.running(), b.now
-	if _, ok := b.prepare(b.ask("t", 1, 60)); ok {
+	running := b.running()
+	if _, ok := b.prepare(b.waiting("t", 60)); ok {
 		t.Fatal("it does not wait")
 	}
 	for _, tc := range []struct{ at, want time.Duration }{
-		{50 * time.Millisecond, 450 * time.Millisecond},
-		{300 * time.Millisecond, 520 * time.Millisecond},
+		{0, 400*time.Millisecond + 68*time.Millisecond},                                               // behind 60 rows, 8 in a batch
+		{200 * time.Millisecond, 200*time.Millisecond + 3*200*time.Millisecond + 59*time.Millisecond}, // three such pauses
+		{500 * time.Millisecond, 500*time.Millisecond + 3*300*time.Millisecond + 50*time.Millisecond},
+		{2500 * time.Millisecond, 1600*time.Millisecond + 16*68*time.Millisecond}, // in all
 	} {
-		b.now = since.Add(tc.at - time.Millisecond) // finish takes one
-		b.finish(first)
-		first = b.running()
-		b.m.batch.overdue = kevlard.Never
-		if at := b.m.Deadline(); at != since.Add(tc.want) {
+		if tc.at > 0 {
+			b.now = since.Add(tc.at - time.Millisecond) // finish takes one
+			b.m.batch.overdue = kevlard.Never
+			b.finish(running)
+			b.m.pace = pace{fixed: time.Millisecond, row: time.Millisecond, lessons: 100, largest: 8}
+			b.m.awake(b.now, nil)
+			running = Batch{ID: b.m.batch.id, Parts: b.m.describeBatch(b.m.batch).Parts}
+		}
+		if at := b.until("t"); at != since.Add(tc.want) {
 			t.Errorf("with the other further after %v it waits for %v in all, want %v", tc.at, at.Sub(since), tc.want)
 		}
 	}
 }
 
-// TestWaitingEnds: nobody waits for ever, and those that wait for each other at two
-// stages not even long.
+// TestWaitingEnds: nobody waits for ever, and sessions wait for what is still to be
+// computed only where their owner says so.
 func TestWaitingEnds(t *testing.T) {
 	for _, tc := range []struct {
 		name    string
-		id      kevlard.SessionID // of the second
-		start   bool              // the first has started
+		start   bool // the first has started
+		await   kevlard.Pos
 		recover bool
 		want    time.Duration
 	}{
-		{"for one that is being prepared", "t", false, false, 400 * time.Millisecond},
-		{"for one with a greater id", "r", false, false, 50 * time.Millisecond},
-		{"for one with a greater id that has started", "r", true, false, 400 * time.Millisecond},
-		{"a session under way", "t", false, true, 0},
+		{"for one that is being prepared", false, 59, false, 1200 * time.Millisecond},
+		{"for one that has started", true, 59, false, 400*time.Millisecond + 60*warmUpRow},
+		{"at a later stage", true, 0, false, 0},
+		{"for less than is worth it", true, 31, false, 0},
+		{"a session under way", false, 59, true, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := keeping(t, Limits{BatchRows: 8})
-			b.mustPrepare("s", 1, 60)
+			b := keepingBench(t, Limits{BatchRows: 8})
+			b.prepare(b.waiting("s", 60))
 			if tc.start {
 				b.send(item("s", 1, 0, 60, true, true))
+				b.m.batch.overdue = kevlard.Never
 			}
-			p := b.ask(tc.id, 1, 60)
-			p.Recovery = tc.recover
+			p := b.ask("t", 1, 60)
+			p.Recovery, p.Await = tc.recover, tc.await
 			since := b.now
 			_, ok := b.prepare(p)
 			if tc.want == 0 {
@@ -248,24 +269,160 @@ func TestWaitingEnds(t *testing.T) {
 			if ok {
 				t.Fatal("it does not wait")
 			}
-			if tc.start {
-				b.m.batch.overdue = kevlard.Never
+			words := 0
+			for b.m.slots["t"].await != nil {
+				b.now = b.m.Deadline()
+				b.out = b.m.Wake(b.now, 0, nil)
+				if a, to := replies[protocol.Prepared](b); len(a) == 1 && a[0].Waits {
+					words++
+					if to[0] != "owner" {
+						t.Errorf("%s hears that it waits", to[0])
+					}
+				} else if len(a) != 1 || a[0].Have != 0 {
+					t.Fatalf("answers %+v", a)
+				}
 			}
-			if at := b.m.Deadline(); at != since.Add(tc.want) {
-				t.Fatalf("it waits for %v, want %v", at.Sub(since), tc.want)
+			if took := b.now.Sub(since); took != tc.want {
+				t.Errorf("it waits for %v, want %v", took, tc.want)
 			}
-			b.now = b.m.Deadline()
-			b.out = b.m.Wake(b.now, 0, nil)
-			if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 0 {
-				t.Errorf("answers %+v", a)
+			if words != int(tc.want/awaitWord) {
+				t.Errorf("its owner hears %d times that it waits for %v", words, tc.want)
 			}
 		})
 	}
 }
 
+// TestNextOneComputes: when the session that others wait for is gone, however that comes,
+// one of them goes on at once with what it has left, and the others wait for that one.
+func TestNextOneComputes(t *testing.T) {
+	for name, gone := range map[string]func(b *bench){
+		"closed": func(b *bench) {
+			b.out = b.m.Close(b.now, "dying", protocol.Close{Session: "s", Fence: fence(1), Lo: 2}, nil)
+		},
+		"owner dead": func(b *bench) { b.out = b.m.OwnerGone(b.now, "dying", "o.1", true, nil) },
+		"lease": func(b *bench) {
+			b.m.slots["s"].lease = b.now
+			b.out = b.m.Expire(b.now, nil)
+		},
+		"prepared anew, with other tokens": func(b *bench) {
+			p := b.ask("s", 2, 60)
+			p.Tokens = []kevlard.Token{99, 98, 97}
+			b.out = b.m.Prepare(b.now, "dying", p, true, false, nil)
+			b.out = b.m.awake(b.now, b.out)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := keepingBench(t, Limits{BatchRows: 8})
+			b.out = b.m.Prepare(b.now, "dying", b.ask("s", 1, 60), true, false, nil)
+			b.send(item("s", 1, 0, 60, true, true))
+			for _, id := range []kevlard.SessionID{"t", "u", "r"} {
+				if _, ok := b.prepare(b.waiting(id, 60)); ok {
+					t.Fatalf("%s does not wait", id)
+				}
+			}
+			gone(b)
+			if a, _ := replies[protocol.Prepared](b); len(slices.DeleteFunc(a, func(a protocol.Prepared) bool { return a.Session == "s" })) != 1 || a[len(a)-1].Session != "t" {
+				t.Fatalf("answers %+v, want one to t, which came first", a)
+			}
+			for _, id := range []kevlard.SessionID{"u", "r"} {
+				if a := b.m.slots[id].await; a == nil || a.donor.id != "t" {
+					t.Errorf("%s waits for %+v", id, a)
+				}
+			}
+		})
+	}
+}
+
+// TestAskedAgain: a stage that has answered is asked again, to wait for what another
+// session computes meanwhile.
+func TestAskedAgain(t *testing.T) {
+	b := keepingBench(t, Limits{})
+	p := b.ask("t", 1, 60)
+	if a, ok := b.prepare(p); !ok || a.Have != 0 {
+		t.Fatalf("answer %v %+v", ok, a)
+	}
+	b.mustPrepare("s", 1, 60)
+	b.send(item("s", 1, 0, 60, true, true))
+	p.Await = 48
+	if a, ok := b.prepare(p); ok {
+		t.Fatalf("it does not wait: %+v", a)
+	}
+	running := b.m.describeBatch(b.m.batch)
+	b.finish(running)
+	b.store()
+	load := only[Load](b)
+	if len(load) != 1 || load[0].Session != "t" {
+		t.Fatalf("effects %+v, want a load", b.out)
+	}
+	b.out = b.m.Loaded(b.now, 1, load[0].ID, 59, false, nil)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 59 {
+		t.Errorf("answers %+v", a)
+	}
+	if a, ok := b.prepare(p); !ok || a.Have != 59 {
+		t.Errorf("asked a third time: %v %+v", ok, a)
+	}
+}
+
+// TestUnkeptIsTriedAgain: what found no room is kept later, and until then nobody waits
+// for it.
+func TestUnkeptIsTriedAgain(t *testing.T) {
+	for _, how := range []string{"no room", "unreadable"} {
+		t.Run(how, func(t *testing.T) {
+			b := keepingBench(t, Limits{})
+			b.mustPrepare("s", 1, 60)
+			b.send(item("s", 1, 0, 20, true, false))
+			b.finish(b.running())
+			x := only[Export](b)
+			if len(x) != 1 {
+				t.Fatalf("exports %+v", x)
+			}
+			if how == "unreadable" {
+				b.out = b.m.Exported(b.now, 1, x[0].ID, how, nil)
+			} else {
+				b.out = b.m.Exported(b.now, 1, x[0].ID, "", nil)
+				b.out = b.m.Kept(b.now, "s", x[0].Rows.End(), false, nil)
+			}
+			if len(only[Export](b)) != 0 {
+				t.Fatalf("it is tried again at once: %+v", b.out)
+			}
+			if _, ok := b.prepare(b.waiting("t", 60)); !ok {
+				t.Fatal("a session waits for what is not kept")
+			}
+			b.closeIt("t")
+			b.pass(awaitPause)
+			b.send(item("s", 1, 20, 40, false, true))
+			b.finish(b.running())
+			if got := b.store(); len(got) == 0 || got[0] != [2]int{0, 60} {
+				t.Errorf("kept %v, want all from the beginning on", got)
+			}
+		})
+	}
+}
+
+// TestEvictedIsKeptAgain: a session waits for cells that were kept and evicted since only
+// while they are kept again.
+func TestEvictedIsKeptAgain(t *testing.T) {
+	b := keepingBench(t, Limits{})
+	b.mustPrepare("s", 1, 60)
+	b.send(item("s", 1, 0, 60, true, true))
+	b.finish(b.running())
+	b.store()
+	b.m.cfg.Copies.Shrink(0)
+	b.m.cfg.Copies.Shrink(1 << 20)
+	if _, ok := b.prepare(b.waiting("t", 60)); ok {
+		t.Fatal("it computes what another has in its cells")
+	}
+	if got := b.store(); len(got) == 0 || got[0] != [2]int{0, 60} {
+		t.Errorf("kept %v", got)
+	}
+	if l := only[Load](b); len(l) != 1 || l[0].Session != "t" {
+		t.Errorf("effects %+v, want a load", b.out)
+	}
+}
+
 // TestHolds tells what is here or will be soon.
 func TestHolds(t *testing.T) {
-	b := keeping(t, Limits{})
+	b := keepingBench(t, Limits{})
 	want := func(what, salt string, ts []kevlard.Token, n int) {
 		t.Helper()
 		if got, class := b.m.Holds(salt, ts); got != n || class != "toy" {

@@ -33,9 +33,12 @@ type Timing struct {
 	// Fetch is how long the holder of a copy may send nothing before the rest is
 	// computed. Default 300 ms.
 	Fetch time.Duration
-	// Await is how long a prepare waits for another session that computes the same
-	// tokens to get further before the rest is computed a second time. Default 400 ms.
+	// Await is how long a prepare waits at least for another session that computes the
+	// same tokens to get further before the rest is computed a second time. Default 400 ms.
 	Await time.Duration
+	// Start is the same for one that is to start: longer than owners wait for the other
+	// stages. Default 1.2 s.
+	Start time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -55,7 +58,8 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Replicate, 250*time.Millisecond)
 	set(&t.SlowStandby, 2*time.Second)
 	set(&t.Fetch, 300*time.Millisecond)
-	set(&t.Await, awaitTime)
+	set(&t.Await, 400*time.Millisecond)
+	set(&t.Start, 1200*time.Millisecond)
 	return t
 }
 
@@ -77,6 +81,10 @@ type Limits struct {
 	// has on its way to its standby. Defaults 1 MiB and 4 MiB.
 	PieceBytes, WindowBytes int
 }
+
+// maxKeeping is how many pieces may be on their way from the engine to the block memory
+// and be known; of the oldest it is forgotten whose they are. The shell has room for fewer.
+const maxKeeping = 1024
 
 // transferPosition is what one position may take to be read or written, beyond
 // Timing.Stall, before the engine counts as stalled.

@@ -79,8 +79,11 @@ type Machine struct {
 	due       kevlard.Instant      // when the engine counts as stalled by them
 	streams   uint64               // number of the last stream to a standby
 
-	fullTill kevlard.Instant // nobody waits for what is kept: there was no room for it
-	leaving  []*slot         // closed, while the last of their rows are kept
+	fullTill kevlard.Instant // nothing is kept, and nobody waits for it: there was no room
+	leaving  []*slot         // closed, while the last of their rows are read to be kept
+	keeping  []keeping       // in the order in which they were read
+	waiting  []*slot         // prepares that wait for other sessions, in their order
+	prepares uint64          // number of the last one
 	counters Counters
 }
 
@@ -131,7 +134,13 @@ type slot struct {
 	kept     kevlard.Pos // leading positions, in whole blocks, that this node keeps or was sent to keep
 	keptName index.Name  // of the last of these blocks
 	keptOpen kevlard.Pos // the same, with the part of an open block
+	stored   kevlard.Pos // of these, those that were seen in the block memory
 	wanted   kevlard.Pos // another session waits for so many
+
+	order    uint64          // of its last prepare, among all
+	awaited  kevlard.Pos     // what that was asked to wait for
+	advanced kevlard.Instant // when held last grew
+	gap      time.Duration   // the longest time that took since it started
 }
 
 // unanswered reports whether the session's last prepare is not answered yet.
@@ -224,7 +233,7 @@ func (m *Machine) Deadline() kevlard.Instant {
 			at = min(at, s.fetch.until)
 		}
 		if s.await != nil {
-			at = min(at, s.await.until)
+			at = min(at, s.await.until, s.await.word)
 		}
 		if s.mayReplicate() {
 			at = min(at, s.standby.Deadline(policy))
@@ -272,7 +281,7 @@ func (m *Machine) Expire(now kevlard.Instant, out []Effect) []Effect {
 		out = append(out, Reply{s.owner, m.lost(s, "lease", false)})
 		out = m.drop(now, s, out)
 	}
-	return out
+	return m.awake(now, out)
 }
 
 // grace moves the deadline that runs against the engine by as much as this node
@@ -289,8 +298,9 @@ func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 		if s.fetch != nil {
 			s.fetch.until = max(s.fetch.until.Add(late), now.Add(kevlard.LateGrace))
 		}
-		if s.await != nil {
-			s.await.until = max(s.await.until.Add(late), now.Add(kevlard.LateGrace))
+		if a := s.await; a != nil {
+			a.since, a.moved = a.since.Add(late), a.moved.Add(late)
+			a.until = max(a.until.Add(late), now.Add(kevlard.LateGrace))
 		}
 	}
 }
@@ -299,14 +309,14 @@ func (m *Machine) grace(now kevlard.Instant, late time.Duration) {
 // boot itself if that is dead. What is known of an owner can be older than the
 // life that prepared a session here, so later lives are left alone; boot IDs of
 // one node sort by time.
-func (m *Machine) OwnerGone(owner kevlard.NodeID, boot kevlard.BootID, dead bool, out []Effect) []Effect {
+func (m *Machine) OwnerGone(now kevlard.Instant, owner kevlard.NodeID, boot kevlard.BootID, dead bool, out []Effect) []Effect {
 	for _, s := range m.sorted() {
 		if s.owner == owner && (s.ownerBoot < boot || dead && s.ownerBoot == boot) {
 			out = append(out, Note{Type: "owner-gone", Session: s.id, Cause: "dead"})
-			out = m.drop(0, s, out) // it does not end, so no time is needed
+			out = m.drop(now, s, out)
 		}
 	}
-	return out
+	return m.awake(now, out)
 }
 
 // NextGone tells the owners whose sessions go on to a node that the link to it
@@ -369,7 +379,8 @@ func (m *Machine) Close(now kevlard.Instant, from kevlard.NodeID, c protocol.Clo
 func (m *Machine) drop(now kevlard.Instant, s *slot, out []Effect) []Effect {
 	delete(m.slots, s.id)
 	m.unqueue(s)
-	s.closed, s.fetch, s.await = true, nil, nil
+	m.unwait(s)
+	s.closed, s.fetch = true, nil
 	m.tombs.add(s.id, s.fence)
 	return m.settle(now, s, out)
 }

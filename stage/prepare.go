@@ -27,7 +27,7 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		if order == 0 && s.parked == nil && s.unanswered() {
 			return out // asked again: answered when the copy is there
 		}
-		if order == 0 && s.parked == nil {
+		if order == 0 && s.parked == nil && (s.started || p.Await <= s.awaited) {
 			return append(out, Reply{from, m.prepared(s)}) // asked again: same answer
 		}
 	} else if m.tombs.covers(p.Session, p.Fence) {
@@ -88,7 +88,10 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	// KV is held under its tokens, never by position alone.
 	s.held = commonPrefix(s.tokens[:s.held], p.Tokens)
 	s.tokens = s.tokens[:s.held:s.held]
-	s.fetch, s.await, s.kept, s.keptOpen, s.wanted = nil, nil, 0, 0, 0
+	m.unwait(s)
+	s.unkeep()
+	m.prepares++
+	s.fetch, s.wanted, s.order, s.awaited = nil, 0, m.prepares, p.Await
 	if m.awaits(now, s, p) {
 		return m.schedule(now, m.urge(now, out))
 	}
@@ -153,7 +156,8 @@ func (m *Machine) Item(now kevlard.Instant, from kevlard.NodeID, it protocol.Ite
 		return m.refuse(s.owner, it, why, out)
 	}
 	if it.Start {
-		s.started, s.held, s.kept, s.keptOpen = true, it.Pos, 0, 0
+		s.started, s.held, s.advanced, s.gap = true, it.Pos, now, 0
+		s.unkeep()
 		s.tokens = s.tokens[:it.Pos:it.Pos]
 		s.standby.Computed(now, s.held)
 		out = m.awake(now, out)

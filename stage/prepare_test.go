@@ -302,7 +302,7 @@ func TestCloseIsTheOwners(t *testing.T) {
 	if b.m.Sessions() != 1 {
 		t.Error("another node's close ended the session")
 	}
-	b.out = b.m.OwnerGone("owner", "o.1", true, nil)
+	b.out = b.m.OwnerGone(b.now, "owner", "o.1", true, nil)
 	if b.m.Sessions() != 0 {
 		t.Error("kept although its owner's boot is dead")
 	}
@@ -337,13 +337,13 @@ func TestAwayPastTheLease(t *testing.T) {
 func TestOwnerGone(t *testing.T) {
 	b := newBench(t, false, Limits{})
 	b.mustPrepare("s", 1, 10)
-	b.out = b.m.OwnerGone("owner", "o.1", false, nil)
-	b.out = b.m.OwnerGone("other", "x", true, nil)
-	b.out = b.m.OwnerGone("owner", "o.0", true, nil) // old news of a life before
+	b.out = b.m.OwnerGone(b.now, "owner", "o.1", false, nil)
+	b.out = b.m.OwnerGone(b.now, "other", "x", true, nil)
+	b.out = b.m.OwnerGone(b.now, "owner", "o.0", true, nil) // old news of a life before
 	if b.m.Sessions() != 1 {
 		t.Error("dropped for the present boot of its owner, or for another node")
 	}
-	b.out = b.m.OwnerGone("owner", "o.2", false, nil)
+	b.out = b.m.OwnerGone(b.now, "owner", "o.2", false, nil)
 	if b.m.Sessions() != 0 || b.m.FreeCells() != 1024 {
 		t.Error("kept after its owner came back as another boot")
 	}

@@ -120,6 +120,7 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 			continue
 		}
 		s.held = w.item.End()
+		s.gap, s.advanced = max(s.gap, now.Sub(s.advanced)), now
 		s.standby.Computed(now, s.held)
 		if w.item.Sample {
 			s.solo = false // the replay went well: it was not this session

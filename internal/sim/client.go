@@ -42,6 +42,9 @@ type client struct {
 	roaming
 
 	known int // tokens, when it was prepared
+
+	crowd  bool
+	reused int // positions of its prompt that were found
 }
 
 // submits plans the run's sessions.
@@ -50,11 +53,16 @@ func (w *world) submits() {
 		id := kevlard.SessionID(fmt.Sprintf("s%d", i))
 		at := w.between(300*time.Millisecond, w.sc.Horizon)
 		poison := w.sc.Poison > 0 && i < w.sc.Poison
-		w.after(at, func() { w.submit(id, poison) })
+		w.after(at, func() { w.submit(id, poison, false) })
+	}
+	for i := range w.sc.Crowd {
+		id := kevlard.SessionID(fmt.Sprintf("c%02d", w.copyRNG.IntN(90)+100*i)) // the first is not the least
+		w.after(crowdAt+time.Duration(w.copyRNG.Int64N(int64(crowdFor))), func() { w.submit(id, false, true) })
 	}
 }
 
-func (w *world) submit(id kevlard.SessionID, poison bool) {
+// submit sends one request; one of a crowd has a client that stays.
+func (w *world) submit(id kevlard.SessionID, poison, crowd bool) {
 	var at []*host
 	for _, h := range w.hosts {
 		if h.m != nil && !h.frozen && (h.safe || !w.sc.SafeOwners) {
@@ -65,20 +73,28 @@ func (w *world) submit(id kevlard.SessionID, poison bool) {
 		return
 	}
 	owner := at[w.rng.IntN(len(at))]
-	c := &client{id: id, owner: owner, life: owner.life, poison: poison, submitted: w.now}
+	c := &client{id: id, owner: owner, life: owner.life, poison: poison, crowd: crowd, submitted: w.now}
 	c.req = w.request(poison)
+	if crowd {
+		opening := make([]kevlard.Token, w.sc.Opening)
+		for i := range opening {
+			opening[i] = kevlard.Token((i*i + 5*i) % w.model.Vocab)
+		}
+		c.req.Prompt = append(opening, c.req.Prompt[:min(len(c.req.Prompt), 9)]...)
+	}
 	if !poison {
 		c.want, c.reason = w.expect(c.req)
 	}
-	c.must = w.sc.Gentle && owner.safe && !poison
-	if !w.roam(c) {
+	c.at, c.atLife = owner, owner.life
+	c.must = crowd && w.sc.Faults == 0 || w.sc.Gentle && owner.safe && !poison
+	if !crowd && !w.roam(c) {
 		w.vanish(c)
 	}
 	w.judge.clients[id] = c
 	w.judge.order = append(w.judge.order, c)
 	w.say(owner.id, "submit", "%s %d+%d", id, len(c.req.Prompt), c.req.MaxTokens)
 	owner.deliver(owner.life, node.Submit{Session: id, Request: c.req, Client: c.number})
-	if w.chance(6) {
+	if w.sc.Crowd == 0 && w.chance(6) {
 		w.after(w.between(0, 1500*time.Millisecond), func() {
 			if c.done || c.gone || c.back || c.between || !c.roams && c.at != owner || c.owner.life != c.life || c.owner.frozen {
 				return

@@ -244,7 +244,9 @@ func (h *host) apply(e node.Effect) {
 		h.dropRows(e)
 	case node.TakenOver:
 		w.takenOver(h, e)
-	case node.Emit, node.Reused, node.Finish, node.Report, node.Replay, node.Found:
+	case node.Reused:
+		w.judge.reused(e)
+	case node.Emit, node.Finish, node.Report, node.Replay, node.Found:
 	default:
 		w.judge.fail("effect of unknown type %T", e)
 	}

@@ -51,6 +51,9 @@ type Stats struct {
 	Recomputed, AfterCopy int // tokens computed again in all restarts on other nodes, and in those that went on
 	Loaded, Rotten        int // positions
 	Again, Refused        int // answers of standbys
+
+	Crowd, Computed int           // sessions that came at once; of these those that computed what all begin with
+	CrowdTime       time.Duration // until the last of them had ended
 }
 
 func newJudge(w *world) *judge {
@@ -190,6 +193,25 @@ func honest() []string {
 	return []string{"no_route", "poisoned", "capacity", "overloaded", "draining", "session_busy", "session_no_quorum"}
 }
 
+// reused notes how much of a prompt was found.
+func (j *judge) reused(e node.Reused) {
+	if c := j.clients[e.Session]; c != nil {
+		c.reused = e.Positions
+	}
+}
+
+// crowd counts what a session of a crowd computed, when it ends.
+func (j *judge) crowd(c *client) {
+	if !c.crowd {
+		return
+	}
+	j.stats.Crowd++
+	if 2*c.reused < j.w.sc.Opening {
+		j.stats.Computed++
+	}
+	j.stats.CrowdTime = j.w.now.Sub(kevlard.Instant(crowdAt))
+}
+
 func (j *judge) finish(h *host, e node.Finish) {
 	c := j.clients[e.Session]
 	if c != nil && c.old[connection{h.index, h.life}] && (c.between || c.done || c.owner != h || c.life != h.life) {
@@ -225,6 +247,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 			j.fail("%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.comes(), c.reason, len(c.want))
 		}
 		j.stats.Finished++
+		j.crowd(c)
 	case "cancelled":
 		if !c.cancelled {
 			j.fail("%s: cancelled, but nobody asked", c.id)

@@ -33,6 +33,9 @@ const (
 	engineWithin = 25 * time.Second
 	// deadRoute is how long a session may stay on a route with a dead boot.
 	deadRoute = 7 * time.Second
+	// crowdAt is when a crowd comes, and crowdFor within which time all of it.
+	crowdAt  = 2 * time.Second
+	crowdFor = 20 * time.Millisecond
 	// surveyEvery is the interval of the judges' look at every node.
 	surveyEvery = 500 * time.Millisecond
 )

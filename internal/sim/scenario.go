@@ -82,6 +82,10 @@ type Scenario struct {
 	Shared   bool          // many prompts begin alike and share KV
 
 	Roam bool // clients come back on any node when their owner is gone
+
+	// Crowd is how many sessions come at once, when all engines are ready, whose prompts
+	// begin with the same Opening tokens. They come before Sessions.
+	Crowd, Opening int
 }
 
 // Plain draws a scenario without copies of KV.
@@ -170,6 +174,23 @@ func Widows(seed uint64) Scenario {
 	s.Copies, s.Cells, s.Sessions, s.MaxTokens, s.Faults = 2+int(seed%2), 1<<14, 10, 150, 10
 	s.Horizon, s.Roam, s.Standbys = 3*time.Second, true, 1
 	s.Kinds = []Kind{Kill, Freeze, Isolate, Block}
+	return s
+}
+
+// Crowd draws a scenario of sessions with one system prompt that come at once, to two
+// pipelines whose engines take long for it, without faults.
+func Crowd(seed uint64) Scenario {
+	rng := rand.New(rand.NewPCG(seed, 0xc20d))
+	stages := 2 + rng.IntN(3)
+	s := Scenario{
+		Seed: seed, Layers: stages, Copies: 2, Gateways: 1, Cells: 1 << 16, MaxTokens: 4, Crowd: 10 + rng.IntN(41), Opening: 128 + rng.IntN(512),
+		LinkMin: time.Duration(50+rng.IntN(2000)) * time.Microsecond, LinkMean: time.Duration(1+rng.IntN(2000)) * time.Microsecond,
+		BatchFixed: time.Duration(1+rng.IntN(20)) * time.Millisecond, BatchRow: time.Duration(50+rng.IntN(3000)) * time.Microsecond,
+		Standbys: rng.IntN(2), BulkByte: 10, Horizon: 4 * time.Second,
+	}
+	for i := range stages {
+		s.Ranges = append(s.Ranges, kevlard.Layers{Lo: i, Hi: i + 1})
+	}
 	return s
 }
 

@@ -247,6 +247,33 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
+// TestCrowds: of sessions with one system prompt that come at once, one for each first stage
+// computes it, however long that takes, and one more for a stage that is on no route of
+// those. With faults they all end.
+func TestCrowds(t *testing.T) {
+	sessions, computed, runs := 0, 0, 0
+	for s := range uint64(25) {
+		sc := sim.Crowd(s + 1)
+		r := sim.Run(sc, sim.Options{})
+		for _, v := range r.Violations {
+			t.Errorf("seed %d: %s", s+1, line(v))
+		}
+		if r.Stats.Finished != sc.Crowd || r.Stats.Computed > 2*sc.Copies {
+			t.Errorf("seed %d: %d of %d sessions have finished after %v, %d computed the %d tokens that all begin with, want at most %d (stages %d, a row %v, a batch %v)",
+				s+1, r.Stats.Finished, sc.Crowd, r.Stats.CrowdTime, r.Stats.Computed, sc.Opening, 2*sc.Copies, len(sc.Ranges), sc.BatchRow, sc.BatchFixed)
+		}
+		sessions, computed, runs = sessions+r.Stats.Crowd, computed+r.Stats.Computed, runs+1
+		sc.Faults, sc.Kinds = 8, []sim.Kind{sim.Kill, sim.Freeze, sim.EngineKill, sim.EngineFreeze, sim.Block, sim.SlowEngine}
+		for _, v := range sim.Run(sc, sim.Options{}).Violations {
+			t.Errorf("seed %d with faults: %s", s+1, line(v))
+		}
+	}
+	t.Logf("%d sessions in %d runs, %d computed what all begin with", sessions, runs, computed)
+	if most := runs * 5 / 2; computed > most {
+		t.Errorf("%d sessions computed what all begin with, want at most %d", computed, most)
+	}
+}
+
 func ExampleResult() {
 	r := sim.Run(sim.FromSeed(7), sim.Options{})
 	fmt.Println(len(r.Violations))

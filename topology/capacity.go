@@ -85,5 +85,6 @@ const (
 	maxSpeed   = 20_000
 	maxDevices = 64      // of a node: the rest is not used
 	maxCopies  = 64      // wanted holders of a range that configuration can ask for
+	maxRounds  = 4       // of filling and balancing
 	maxSteps   = 100_000 // looked at for one chain of moves; beyond, single moves have to do
 )

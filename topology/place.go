@@ -147,6 +147,7 @@ func (p *planner) adopt(it *item) bool {
 	}
 	p.place(it, best)
 	p.together[p.bins[best].zone]++
+	p.adopted++
 	return true
 }
 

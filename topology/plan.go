@@ -75,19 +75,13 @@ func (v View) Plan(g Goal) Plan {
 		return cmp.Or(cmp.Compare(b.weight, a.weight), cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
 	})
 	p.widen()
-	for level := 1; ; level++ {
-		more := false
-		for i := range p.models {
-			p.keepLevel(&p.models[i], level) // of all, before anything new takes the memory
-		}
-		for i := range p.models {
-			more = p.adoptLevel(&p.models[i], level) || more
-		}
-		if !more {
+	// Balancing may make room for a holder that found none before.
+	for round := 0; p.fillLevels() > 0 || round == 0; round++ {
+		p.balance()
+		if round == maxRounds {
 			break
 		}
 	}
-	p.balance()
 	p.keepIdle()
 	return p.plan()
 }
@@ -196,6 +190,22 @@ func (p *planner) settleLoads() {
 	}
 }
 
+// fillLevels gives every range its wanted holders, one after the other, and counts those
+// that do not hold it yet.
+func (p *planner) fillLevels() int {
+	before := p.adopted
+	for level, more := 1, true; more; level++ {
+		more = false
+		for i := range p.models {
+			p.keepLevel(&p.models[i], level) // of all, before anything new takes the memory
+		}
+		for i := range p.models {
+			more = p.adoptLevel(&p.models[i], level) || more
+		}
+	}
+	return p.adopted - before
+}
+
 // keepLevel keeps up to that many holders of each range of a model.
 func (p *planner) keepLevel(m *planned, level int) {
 	for _, it := range m.items {
@@ -231,6 +241,7 @@ func (p *planner) adoptLevel(m *planned, level int) bool {
 		// A pipeline beyond the wanted replicas is of use only as a whole.
 		for _, o := range short[:i] {
 			p.unplace(o, o.copies[len(o.copies)-1])
+			p.adopted--
 		}
 		m.want = level - 1
 		break

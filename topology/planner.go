@@ -20,6 +20,7 @@ type planner struct {
 	// together counts, by zone, the ranges that were placed for the pipeline that is
 	// being filled: its stages stay in one zone where they can.
 	together []int
+	adopted  int // ranges given to bins that do not hold them
 }
 
 // planned is a model with what the view says about it.

@@ -47,7 +47,8 @@ type Action struct {
 // first; others do not count on it from then on. Of two nodes that announce at once the
 // one with the lesser ID goes first, since only it is allowed to count on the other. To make room
 // for a stage that the plan wants here, copies beyond a last route may go before they are
-// replaced, and when the model can't be served anyway, any may.
+// replaced, and any may when the model has not been served for Settle.Release and nobody
+// loads anything of it: until then it may be served without this node having heard.
 type Reformer struct {
 	self      kevlard.NodeID
 	goal      Goal
@@ -61,6 +62,7 @@ type Reformer struct {
 	loads     map[kevlard.StageKey]load
 	failures  map[kevlard.StageKey]failure
 	returns   map[kevlard.StageKey]returned
+	unserved  map[kevlard.Digest]kevlard.Instant
 	pending   kevlard.StageKey // adopted, and not in the view yet
 	asked     kevlard.Instant  // when; Never: nothing is pending
 	deadline  kevlard.Instant
@@ -166,6 +168,7 @@ func (r *Reformer) Step(now kevlard.Instant, v View, out []Action) []Action {
 	self.Failed = r.Failed()
 	r.look(now, v)
 	r.plan = v.Plan(r.goal)
+	r.watchRoutes(now, v)
 	share := r.plan.Mine(v, r.self)
 	r.want(now, v, self, share)
 	cramped := map[int]bool{} // devices where a wanted stage waits for room

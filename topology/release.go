@@ -62,10 +62,10 @@ func (r *Reformer) giveUp(now kevlard.Instant, v View, self *Node, s Surplus, ro
 	switch {
 	case now < settled:
 		r.wake(settled)
-	case stage.State != Ready || room && r.useless(v, s.Key):
+	case stage.State != Ready || room && r.useless(now, s.Key):
 		delete(r.announced, s.Key)
 		act(Release)
-	case !r.spare(v, s.Key, stage.Class, room):
+	case !r.spare(now, v, s.Key, stage.Class, room):
 		if announced && self.State != Draining {
 			delete(r.announced, s.Key)
 			act(Retain)
@@ -83,11 +83,42 @@ func (r *Reformer) giveUp(now kevlard.Instant, v View, self *Node, s Surplus, ro
 	return out
 }
 
-// useless reports whether a model can't be served with what is ready, and could if the
+// watchRoutes notes since when each model can't be served with what is ready or being
+// loaded, as far as this node has heard.
+func (r *Reformer) watchRoutes(now kevlard.Instant, v View) {
+	next := map[kevlard.Digest]kevlard.Instant{}
+	for _, m := range r.plan.Models {
+		loading := slices.ContainsFunc(v.Nodes, func(n Node) bool {
+			return (n.State == Alive || n.State == Suspect) && slices.ContainsFunc(n.Stages, func(s Stage) bool {
+				return s.Key.Model == m.Model.ID && (s.State == Loading || s.State == Cold)
+			})
+		})
+		if loading || v.served(m.Model.ID) {
+			continue
+		}
+		next[m.Model.ID] = now
+		if since, ok := r.unserved[m.Model.ID]; ok {
+			next[m.Model.ID] = since
+		}
+	}
+	r.unserved = next
+}
+
+// useless reports whether a model has not been served for a while, and could be if the
 // plan were carried out: then giving up a stage for it costs nobody anything.
-func (r *Reformer) useless(v View, k kevlard.StageKey) bool {
+func (r *Reformer) useless(now kevlard.Instant, k kevlard.StageKey) bool {
 	m, ok := r.plan.model(k.Model)
-	return ok && len(m.Missing) == 0 && !v.served(k.Model)
+	return ok && len(m.Missing) == 0 && r.idle(now, k.Model)
+}
+
+// idle reports whether news of anything that serves a model would have come by now.
+func (r *Reformer) idle(now kevlard.Instant, model kevlard.Digest) bool {
+	since, ok := r.unserved[model]
+	if ok && now < since.Add(r.settle.Release) {
+		r.wake(since.Add(r.settle.Release))
+		return false
+	}
+	return ok
 }
 
 func (p Plan) model(id kevlard.Digest) (ModelPlan, bool) {
@@ -102,7 +133,7 @@ func (p Plan) model(id kevlard.Digest) (ModelPlan, bool) {
 // spare reports whether a stage can go: ready stages that stay make a route, of the same
 // numerics class if there is one now, and, unless it has to make room, the holders that
 // the plan wants instead are ready.
-func (r *Reformer) spare(v View, k kevlard.StageKey, class string, room bool) bool {
+func (r *Reformer) spare(now kevlard.Instant, v View, k kevlard.StageKey, class string, room bool) bool {
 	m, ok := r.plan.model(k.Model)
 	if !ok {
 		return true // no configuration wants the model
@@ -124,7 +155,8 @@ func (r *Reformer) spare(v View, k kevlard.StageKey, class string, room bool) bo
 		alike = stays
 	}
 	if !v.routes(m.Model, alike) {
-		return false
+		// Where there is no route to lose, another holder of the same layers will do.
+		return room && r.idle(now, k.Model) && v.any(k, stays)
 	}
 	if room {
 		return true
@@ -149,6 +181,17 @@ func (r *Reformer) spare(v View, k kevlard.StageKey, class string, room bool) bo
 func (v View) served(id kevlard.Digest) bool {
 	m, ok := v.Model(id)
 	return ok && v.routes(m, answers)
+}
+
+// any reports whether there is a holder of a range for which take answers true.
+func (v View) any(k kevlard.StageKey, take func(*Node, Stage) bool) bool {
+	for i := range v.Nodes {
+		n := &v.Nodes[i]
+		if slices.ContainsFunc(n.Stages, func(s Stage) bool { return s.Key == k && take(n, s) }) {
+			return true
+		}
+	}
+	return false
 }
 
 func answers(n *Node, s Stage) bool {

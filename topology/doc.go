@@ -51,5 +51,7 @@
 //
 // Reformer is a node's own part over time: it lets deaths and joins settle, so that a
 // flapping node moves nothing, loads one stage at a time, gives up a stage only when
-// routes without it remain, and does not try failed loads in a loop.
+// routes without it remain, and does not try failed loads in a loop. A node that dies
+// after another gave up the same layers in its favour, before the ring says so, can still
+// take a route with it.
 package topology

@@ -13,7 +13,7 @@ import (
 
 // mesh runs a Reformer for each node in virtual time. Nodes see each other late, each
 // pair by a time of its own; loads take time. It holds that no device is ever over its
-// budget and that nobody gives up the last route.
+// budget and that nobody gives up the last route: that may end only with a death.
 type mesh struct {
 	t       interface{ Fatalf(string, ...any) }
 	rng     *rand.Rand
@@ -35,13 +35,15 @@ type mesh struct {
 type member struct {
 	node  Node // the truth
 	up    bool
-	since kevlard.Instant // of up
 	boots int
-	r     *Reformer
-	done  map[kevlard.StageKey]kevlard.Instant
-	lags  map[kevlard.NodeID]time.Duration
-	heard map[kevlard.NodeID]int // index of the last news of each
-	past  []news
+	// The life before, and its end: what died with it is not yet missed by others.
+	former Node
+	died   kevlard.Instant
+	r      *Reformer
+	done   map[kevlard.StageKey]kevlard.Instant
+	lags   map[kevlard.NodeID]time.Duration
+	heard  map[kevlard.NodeID]int // index of the last news of each
+	past   []news
 }
 
 // news is what a node said of itself, from a time on.
@@ -72,14 +74,14 @@ func (w *mesh) start(n Node) {
 	h.boots++
 	n.Boot = kevlard.BootID(fmt.Sprint(n.ID, h.boots))
 	n.Stages, n.State = nil, Alive
-	h.node, h.up, h.since, h.done = n, true, w.now, map[kevlard.StageKey]kevlard.Instant{}
+	h.node, h.up, h.done = n, true, map[kevlard.StageKey]kevlard.Instant{}
 	h.r, h.heard = NewReformer(n.ID, Goal{}, w.settle), map[kevlard.NodeID]int{}
 	w.publish(h)
 }
 
 func (w *mesh) kill(id kevlard.NodeID) {
 	h := w.hosts[id]
-	h.up, h.since = false, w.now
+	h.up, h.former, h.died = false, h.node, w.now
 	w.publish(h)
 }
 
@@ -142,6 +144,19 @@ func (w *mesh) truth() View {
 		}
 	}
 	return v
+}
+
+// unmissed is the truth, and what died so lately that nobody can know.
+func (w *mesh) unmissed() View {
+	v := w.truth()
+	for _, id := range w.ids {
+		if h := w.hosts[id]; h.former.ID != "" && w.now <= h.died.Add(w.verdict+w.lag) {
+			n := h.former
+			n.ID, n.State = "former "+n.ID, Alive
+			v.Nodes = append(v.Nodes, n)
+		}
+	}
+	return v.sorted()
 }
 
 // run lets time pass. It returns when the last action was, or Never for none.
@@ -228,7 +243,7 @@ func (w *mesh) apply(h *member, a Action) {
 		served := w.truth().served(a.Key.Model)
 		h.node.Stages = slices.Delete(h.node.Stages, i, i+1)
 		delete(h.done, a.Key)
-		if served && !w.truth().served(a.Key.Model) {
+		if served && !w.unmissed().served(a.Key.Model) {
 			w.t.Fatalf("%v\nthe last route is gone", w.actions)
 		}
 	}

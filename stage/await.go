@@ -130,7 +130,7 @@ func (m *Machine) gives(a *awaiting) bool {
 }
 
 // awaits makes a prepare wait if another session has more than the block memory.
-func (m *Machine) awaits(now kevlard.Instant, s *slot, p protocol.Prepare) bool {
+func (m *Machine) awaits(now kevlard.Instant, s *slot, p protocol.Prepare, o outlook) bool {
 	if !m.keeps() || p.Recovery || p.Solo || now < m.fullTill {
 		return false
 	}
@@ -158,7 +158,7 @@ func (m *Machine) awaits(now kevlard.Instant, s *slot, p protocol.Prepare) bool 
 	if got := min(a.reach, d.computed()) + min(a.reach, d.stored); got > a.got {
 		a.got, a.moved = got, now
 	}
-	if a.until = m.patience(a); now >= a.until {
+	if a.until = m.patience(a, o); now >= a.until {
 		return false
 	}
 	if s.await == nil {
@@ -172,33 +172,39 @@ func (m *Machine) awaits(now kevlard.Instant, s *slot, p protocol.Prepare) bool 
 // within its owner's patience with the other stages, or leaves. One that has started
 // computes behind what is queued here, with the pauses that it makes: it waits for other
 // stages too. In all it is as long as the prompt may take.
-func (m *Machine) patience(a *awaiting) kevlard.Instant {
+func (m *Machine) patience(a *awaiting, o outlook) kevlard.Instant {
 	d := a.donor
-	pause := max(m.cfg.Timing.Await, awaitGaps*d.gap) + m.expect(m.queued())
+	pause := max(m.cfg.Timing.Await, awaitGaps*d.gap) + o.queue
 	if a.reach > d.computed() && !d.started && d.awaited > 0 {
 		pause = m.cfg.Timing.Start
 	}
-	most := m.cfg.Timing.Start + m.cfg.Timing.Await + awaitShare*m.expect(len(a.msg.Tokens))
+	most := m.cfg.Timing.Start + m.cfg.Timing.Await + awaitShare*m.expect(len(a.msg.Tokens), o.batch)
 	return min(a.moved.Add(pause), a.since.Add(most))
 }
 
+// outlook is what the engine will probably do; the same for all that wait.
+type outlook struct {
+	batch int           // rows of its batches
+	queue time.Duration // until it has done what waits and what it works on
+}
+
+func (m *Machine) outlook() outlook {
+	o := outlook{batch: min(m.cfg.Limits.BatchRows, m.pace.rows(m.batchTime()))}
+	rows := m.QueuedRows()
+	if m.batch != nil {
+		rows += m.batch.rows
+	}
+	o.queue = m.expect(rows, o.batch)
+	return o
+}
+
 // expect returns how long so many rows will probably take this engine.
-func (m *Machine) expect(rows int) time.Duration {
-	batch := min(m.cfg.Limits.BatchRows, m.pace.rows(m.batchTime()))
+func (m *Machine) expect(rows, batch int) time.Duration {
 	d := time.Duration(rows)*m.pace.row + time.Duration((rows+batch-1)/batch)*m.pace.fixed
 	if m.pace.lessons < warmUp { // nothing is known of this engine yet
 		d = max(d, time.Duration(rows)*warmUpRow)
 	}
 	return d
-}
-
-// queued returns the rows that wait or are being computed.
-func (m *Machine) queued() int {
-	n := m.QueuedRows()
-	if m.batch != nil {
-		n += m.batch.rows
-	}
-	return n
 }
 
 // urge keeps what others wait for.
@@ -216,8 +222,9 @@ func (m *Machine) awake(now kevlard.Instant, out []Effect) []Effect {
 	if len(m.waiting) == 0 {
 		return out
 	}
+	o := m.outlook()
 	for _, s := range slices.Clone(m.waiting) {
-		if s.await != nil && !m.awaits(now, s, s.await.msg) {
+		if s.await != nil && !m.awaits(now, s, s.await.msg, o) {
 			out = m.endAwait(now, s, out)
 		}
 	}

@@ -92,7 +92,7 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	s.unkeep()
 	m.prepares++
 	s.fetch, s.wanted, s.order, s.awaited = nil, 0, m.prepares, p.Await
-	if m.awaits(now, s, p) {
+	if m.awaits(now, s, p, m.outlook()) {
 		return m.schedule(now, m.urge(now, out))
 	}
 	return m.resume(now, s, p, out)

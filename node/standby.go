@@ -202,26 +202,22 @@ func (m *Machine) fetch(now kevlard.Instant, from kevlard.NodeID, f protocol.Fet
 		return refuse(protocol.RefusedCapacity, fmt.Sprintf("%d pieces are being sent, the most at once", len(m.fetches)))
 	}
 	cell := m.copies.CellBytes(f.Stage)
-	whole := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens, f.From)
-	m.copies.Unpin(whole, whole.N, false)
-	if cell == 0 || whole.N <= f.From {
+	rest := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens, f.From)
+	if cell == 0 || rest.N <= f.From {
 		return refuse(protocol.RefusedUnknown, fmt.Sprintf("nothing is kept from position %d on", f.From))
 	}
-	out = append(out, Send{from, protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: whole.N}})
+	out = append(out, Send{from, protocol.Fetched{Session: f.Session, Fence: f.Fence, Stage: f.Stage, Through: rest.N}})
 	size := m.copies.BlockTokens()
 	piece := max(size, min(protocol.MaxRowsTokens, fetchPiece/cell)/size*size) // whole blocks are found by their names
-	for at, end := f.From, 0; at < whole.N; at = end {
-		end = min(at/size*size+piece, whole.N)
-		pinned := m.copies.Pin(f.Stage, f.Class, f.Salt, f.Session, f.Tokens[:end], at)
-		if pinned.N < end {
-			m.copies.Unpin(pinned, pinned.N, false)
-			break // who asked does not wait for long
-		}
+	for at := f.From; len(rest.Runs) > 0; {
+		var pinned index.Pinned
+		pinned, rest = rest.Split(at/size*size + piece - at)
 		m.fetched++
 		m.fetches[m.fetched] = pinned
 		out = append(out, SendStored{m.fetched, from, f.Stage, pinned.Runs, protocol.Rows{
-			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:end], Try: f.Try,
+			Session: f.Session, Fence: f.Fence, Stage: f.Stage, Class: f.Class, CellBytes: cell, Pos: at, Tokens: f.Tokens[at:pinned.N], Try: f.Try,
 		}})
+		at = pinned.N
 	}
 	return out
 }

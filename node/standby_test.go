@@ -142,6 +142,72 @@ func TestKeeperSendsItsCopy(t *testing.T) {
 	}
 }
 
+// keeper returns a node that keeps n tokens of a session, each position of so many bytes,
+// and a message that asks for those from position from on.
+func keeper(t testing.TB, n, cellBytes, from int) (*Machine, Received) {
+	key := kevlard.StageKey{Model: model.ID, Layers: kevlard.Layers{Lo: 0, Hi: 1}}
+	fence := kevlard.Fence{Epoch: 1, Term: 1}
+	m := New(Config{Self: "o", Boot: "o.1", KV: index.Config{Bytes: 1 << 40}})
+	m.Step(1, PeerUp{Node: "n1", Boot: "n1.1"}, nil)
+	hear := func(msg protocol.Message) Received { return Received{From: "n1", Boot: "n1.1", Message: msg} }
+	tokens := make([]kevlard.Token, n)
+	for i := range tokens {
+		tokens[i] = kevlard.Token(i * 7 % 1000)
+	}
+	m.Step(1, hear(protocol.Offer{
+		Session: "s", Fence: fence, Owner: "n1", OwnerBoot: "n1.1", Stage: key, Class: "c", CellBytes: cellBytes, Tokens: tokens, Positions: n,
+	}), nil)
+	for at, piece := 0, uint64(1); at < n; at, piece = at+64, piece+1 {
+		end := min(n, at+64)
+		m.Step(1, RowsArrived{From: "n1", Piece: piece, Rows: protocol.Rows{
+			Session: "s", Fence: fence, Stage: key, Class: "c", CellBytes: cellBytes, Pos: at, Tokens: tokens[at:end], Sums: make([]uint64, end-at),
+		}, Intact: true}, nil)
+		m.Step(1, RowsStored{Piece: piece}, nil)
+	}
+	return m, hear(protocol.Fetch{Session: "s", Fence: fence, Stage: key, Class: "c", From: from, Tokens: tokens})
+}
+
+// TestKeeperSendsPieces: they follow each other without a gap, cut where blocks end, and
+// are given up one by one.
+func TestKeeperSendsPieces(t *testing.T) {
+	const n, from, cell = 1000, 45, fetchPiece / 64 // two blocks in a piece
+	m, fetch := keeper(t, n, cell, from)
+	x := effectsOf[SendStored](m.Step(1, fetch, nil))
+	at := from
+	for _, s := range x {
+		positions := 0
+		for _, r := range s.From {
+			positions += r.N
+		}
+		if s.Rows.Pos != at || s.Rows.End() != at+positions || positions*cell > fetchPiece || s.Rows.End()%64 != 32 && s.Rows.End() != n {
+			t.Errorf("a piece [%d,%d) with %d positions, want one from %d on", s.Rows.Pos, s.Rows.End(), positions, at)
+		}
+		at = s.Rows.End()
+	}
+	if at != n {
+		t.Errorf("pieces end at %d, want %d", at, n)
+	}
+	for i, s := range x {
+		if kv := m.Snapshot(1).KV; kv.Pins == 0 {
+			t.Errorf("no pins are left after %d of %d pieces", i, len(x))
+		}
+		m.Step(1, StoredSent{ID: s.ID, N: len(s.Rows.Tokens)}, nil)
+	}
+	if kv := m.Snapshot(1).KV; kv.Pins != 0 {
+		t.Errorf("%d pins are left", kv.Pins)
+	}
+}
+
+// BenchmarkFetch sends 8192 positions in 256 pieces.
+func BenchmarkFetch(b *testing.B) {
+	m, fetch := keeper(b, 8192, fetchPiece/32, 0)
+	for b.Loop() {
+		for _, s := range effectsOf[SendStored](m.Step(1, fetch, nil)) {
+			m.Step(1, StoredSent{ID: s.ID, N: len(s.Rows.Tokens)}, nil)
+		}
+	}
+}
+
 // TestKeeperRefuses: a keeper says what it does not have, and what it has but can't
 // send, so that nobody waits for it.
 func TestKeeperRefuses(t *testing.T) {

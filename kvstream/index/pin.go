@@ -45,6 +45,22 @@ func (x *Index) Pin(stage kevlard.StageKey, class, salt string, id kevlard.Sessi
 	return out
 }
 
+// Split cuts pinned KV in two that are unpinned on their own: the first n positions of
+// its runs, and the rest. n is where a run ends.
+func (p Pinned) Split(n int) (head, rest Pinned) {
+	from := p.N
+	for _, r := range p.Runs {
+		from -= r.N
+	}
+	at, i := 0, 0
+	for i < len(p.Runs) && at < n {
+		at += p.Runs[i].N
+		i++
+	}
+	head = Pinned{N: from + at, Runs: p.Runs[:i:i], blocks: p.blocks[:i:i]}
+	return head, Pinned{N: p.N, Runs: p.Runs[i:], blocks: p.blocks[i:]}
+}
+
 // Unpin ends a load. good is how many of its positions, counted from the first
 // run, were whole: the block that holds the next one is never used again.
 func (x *Index) Unpin(p Pinned, good int, damaged bool) {

@@ -152,6 +152,8 @@ func (d *Daemon) apply(e node.Effect) {
 	switch e := e.(type) {
 	case node.Send:
 		d.send(e)
+	case node.SendAll:
+		d.sendAll(e)
 	case node.SendFrame:
 		d.sendFrame(e)
 	case node.StartEngine:

@@ -113,13 +113,21 @@ func (d *Daemon) send(e node.Send) {
 		d.own.push(node.Received{From: d.cfg.Name, Boot: d.boot, Message: e.Message})
 		return
 	}
-	b, err := d.codec.EncodeMessage(e.Message)
-	if err != nil {
-		err = fmt.Errorf("%w: %w", errEncode, err)
-	} else {
-		err = d.mesh.Control(e.To, b)
+	d.sendAll(node.SendAll{To: []kevlard.NodeID{e.To}, Message: e.Message})
+}
+
+// sendAll carries out SendAll: what is the same for all is encoded once.
+func (d *Daemon) sendAll(e node.SendAll) {
+	b, bad := d.codec.EncodeMessage(e.Message)
+	for _, to := range e.To {
+		var err error
+		if bad != nil {
+			err = fmt.Errorf("%w: %w", errEncode, bad)
+		} else {
+			err = d.mesh.Control(to, b)
+		}
+		d.sent(to, err, sessionOf(e.Message))
 	}
-	d.sent(e.To, err, sessionOf(e.Message))
 }
 
 // sessionOf returns the session that a message is about, "" if there is none.

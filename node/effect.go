@@ -21,6 +21,12 @@ type Send struct {
 	Message protocol.Message
 }
 
+// SendAll queues one control message for several other nodes.
+type SendAll struct {
+	To      []kevlard.NodeID
+	Message protocol.Message
+}
+
 // SendFrame queues a frame on the data connection. To may be this node.
 type SendFrame struct {
 	To    kevlard.NodeID
@@ -180,6 +186,7 @@ func (DropRows) effect()   {}
 func (FreeSlots) effect()  {}
 
 func (Send) effect()        {}
+func (SendAll) effect()     {}
 func (SendFrame) effect()   {}
 func (StartEngine) effect() {}
 func (KillEngine) effect()  {}

@@ -298,6 +298,8 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 	switch e := e.(type) {
 	case session.Send:
 		return append(out, Send{e.To, e.Message})
+	case session.SendAll:
+		return append(out, SendAll{e.To, e.Message})
 	case session.SendFrame:
 		return append(out, SendFrame{e.To, e.Frame})
 	case session.Emit:

@@ -99,13 +99,17 @@ func (m *Machine) ask(now kevlard.Instant, s *session.Machine, out []session.Eff
 	}
 	tokens := s.Prompt()
 	ask := protocol.Seek{Session: s.ID(), Model: s.Model(), Salt: s.Salt(), Tokens: tokens[:min(len(tokens), protocol.MaxSeekTokens)]}
+	var others []kevlard.NodeID
 	for _, n := range nodes {
 		if n == m.cfg.Self {
 			f.take(n, m.holdings(ask))
 			continue
 		}
 		f.left[n] = true
-		out = append(out, session.Send{To: n, Message: ask})
+		others = append(others, n)
+	}
+	if len(others) > 0 {
+		out = append(out, session.SendAll{To: others, Message: ask})
 	}
 	return f, out
 }

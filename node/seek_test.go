@@ -92,6 +92,20 @@ func TestAsksOnlyWhereItHelps(t *testing.T) {
 	r.wantRoute("s", "n1", "n2")
 }
 
+// TestAsksAllWithOneMessage: a prompt is long, and its bytes are the same for all.
+func TestAsksAllWithOneMessage(t *testing.T) {
+	r := twoPipelines(t)
+	r.submit("s", prompt()...)
+	if all := effectsOf[SendAll](r.out); len(all) != 1 || !slices.Equal(all[0].To, []kevlard.NodeID{"n1", "n2", "n3", "n4"}) {
+		t.Errorf("sends to all: %+v", all)
+	}
+	for _, s := range effectsOf[Send](r.out) {
+		if _, seek := s.Message.(protocol.Seek); seek {
+			t.Errorf("asks %s by itself", s.To)
+		}
+	}
+}
+
 // TestSilentNodesAreNotWaitedFor takes the answers that came in time.
 func TestSilentNodesAreNotWaitedFor(t *testing.T) {
 	r := twoPipelines(t)

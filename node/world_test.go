@@ -153,6 +153,13 @@ func sent[M protocol.Message](es []Effect) map[kevlard.NodeID][]M {
 			out[s.To] = append(out[s.To], m)
 		}
 	}
+	for _, s := range effectsOf[SendAll](es) {
+		for _, to := range s.To {
+			if m, ok := s.Message.(M); ok {
+				out[to] = append(out[to], m)
+			}
+		}
+	}
 	return out
 }
 

@@ -64,6 +64,12 @@ type Send struct {
 	Message protocol.Message
 }
 
+// SendAll sends one control message to several other nodes.
+type SendAll struct {
+	To      []kevlard.NodeID
+	Message protocol.Message
+}
+
 // SendFrame sends work to the first stage.
 type SendFrame struct {
 	To    kevlard.NodeID
@@ -100,6 +106,7 @@ type Note struct {
 }
 
 func (Send) effect()      {}
+func (SendAll) effect()   {}
 func (SendFrame) effect() {}
 func (Emit) effect()      {}
 func (Reused) effect()    {}

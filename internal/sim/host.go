@@ -218,6 +218,10 @@ func (h *host) apply(e node.Effect) {
 	case node.Send:
 		ev := node.Received{From: h.id, Boot: h.boot, Message: w.wire(e.Message)}
 		h.post(e.To, control, ev)
+	case node.SendAll:
+		for _, to := range e.To {
+			h.post(to, control, node.Received{From: h.id, Boot: h.boot, Message: w.wire(e.Message)})
+		}
 	case node.SendFrame:
 		h.post(e.To, data, node.Arrived{From: h.id, Boot: h.boot, Frame: w.wireFrame(e.Frame)})
 	case node.StartEngine:

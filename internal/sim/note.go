@@ -133,6 +133,8 @@ func (w *world) noteEffect(h *host, e node.Effect) {
 	case node.Send:
 		w.fold(24)
 		w.foldText(string(e.To))
+	case node.SendAll:
+		w.fold(24, uint64(len(e.To)))
 	case node.SendFrame:
 		w.fold(25, uint64(len(e.Frame.Items)))
 	case node.Export:

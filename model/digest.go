@@ -32,7 +32,7 @@ func hashParts(ctx context.Context, f *File, ps []part, progress func(done, tota
 	for i, p := range ps {
 		g.Go(func() error {
 			var err error
-			out[i], err = hashPart(ctx, f, p, func(n int) { progress(done.Add(int64(n)), total) })
+			out[i], err = hashPart(ctx, p, f.data, func(n int) { progress(done.Add(int64(n)), total) })
 			return err
 		})
 	}
@@ -41,8 +41,9 @@ func hashParts(ctx context.Context, f *File, ps []part, progress func(done, tota
 
 // hashPart digests, after a version line, the recipe and then each tensor in the
 // order of roles: role, type, dimensions, bytes. Texts carry their length and
-// numbers have a fixed width, so no two parts are written alike.
-func hashPart(ctx context.Context, f *File, p part, read func(n int)) (kevlard.Digest, error) {
+// numbers have a fixed width, so no two parts are written alike. data is asked for the
+// bytes of each tensor in turn.
+func hashPart(ctx context.Context, p part, data func(Tensor) io.Reader, read func(n int)) (kevlard.Digest, error) {
 	h := digester{sha256.New()}
 	h.text("kevlard unit 1")
 	h.text(p.recipe)
@@ -55,12 +56,12 @@ func hashPart(ctx context.Context, f *File, p part, read func(n int)) (kevlard.D
 		for _, d := range r.tensor.Shape {
 			h.num(d)
 		}
-		data := f.Data(r.tensor)
+		from := data(r.tensor)
 		for left := r.tensor.Size; left > 0; {
 			if err := ctx.Err(); err != nil {
 				return kevlard.Digest{}, context.Cause(ctx)
 			}
-			n, err := io.ReadFull(data, buf[:min(left, int64(len(buf)))])
+			n, err := io.ReadFull(from, buf[:min(left, int64(len(buf)))])
 			if err != nil {
 				return kevlard.Digest{}, fmt.Errorf("read tensor %q at byte %d: %w",
 					r.tensor.Name, r.tensor.Offset+r.tensor.Size-left, noEOF(err))

@@ -8,6 +8,11 @@
 // that were checked against every tensor, and the [Unit]s the model is made of
 // (embedding, each layer, head, globals), each named by a digest.
 //
+// A node that fetches weights from its peers keeps each unit in a file of its own: a
+// directory of [Parts], which [Open] and [Loader] take wherever they take a file. It has
+// the whole header, so its manifest is that of the model, and fails where a tensor is
+// read whose unit is not there.
+//
 // # What equal digests mean
 //
 // Two units have equal digests exactly when an engine computes the same

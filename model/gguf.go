@@ -49,13 +49,18 @@ type field struct {
 	value      int64 // position of the value, or of an array's first element
 }
 
-// Open opens and parses the file at path. The caller closes it.
+// Open opens and parses the file at path, or the directory of Parts there. The caller
+// closes it.
 func Open(path string) (*File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("open model: %w", err)
 	}
 	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		f.Close()
+		return openParts(path)
+	}
 	if err == nil && !info.Mode().IsRegular() {
 		err = errors.New("not a regular file")
 	}
@@ -88,6 +93,12 @@ func (f *File) Size() int64 { return f.size }
 
 // Alignment returns the alignment of tensors in bytes.
 func (f *File) Alignment() int64 { return f.alignment }
+
+// HeaderBytes returns the length of what comes before the weights.
+func (f *File) HeaderBytes() int64 { return f.dataStart }
+
+// Header returns a reader of what comes before the weights.
+func (f *File) Header() *io.SectionReader { return io.NewSectionReader(f.r, 0, f.dataStart) }
 
 // Arch returns general.architecture, or "".
 func (f *File) Arch() string {
@@ -268,6 +279,8 @@ func (f *File) Tensor(name string) (Tensor, bool) {
 func (f *File) Data(t Tensor) *io.SectionReader {
 	return io.NewSectionReader(f.r, t.Offset, t.Size)
 }
+
+func (f *File) data(t Tensor) io.Reader { return f.Data(t) }
 
 func (f *File) field(key string) *field {
 	i, ok := f.byKey[key]

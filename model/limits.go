@@ -35,6 +35,10 @@ const (
 	// maxCacheBytes bounds a digest cache file that is read; a larger one is
 	// recomputed.
 	maxCacheBytes = 4 << 20
+	// maxIndexBytes bounds the index of a directory of Parts: 200 bytes for each unit.
+	maxIndexBytes = 1 << 20
+	// maxNameBytes bounds the name that an index gives the model.
+	maxNameBytes = 128
 	// maxEncodeBytes bounds the text given to a tokenizer; more is refused. It is
 	// about a million tokens, and up to 64 times as much memory while it is cut.
 	maxEncodeBytes = 4 << 20

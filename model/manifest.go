@@ -21,7 +21,7 @@ type Manifest struct {
 	// Name is for people and for API requests, e.g. "fairy". It is not unique.
 	Name string `json:"name"`
 	Arch string `json:"arch"`
-	// Path is absolute.
+	// Path is absolute: a file, or a directory of Parts.
 	Path string `json:"path"`
 	Shape
 	// TensorTypes are the formats in the file, by name, sorted.
@@ -30,6 +30,8 @@ type Manifest struct {
 	Units []Unit `json:"units"`
 	// Stamp identifies the state of the file that was read.
 	Stamp Stamp `json:"stamp"`
+	// Absent names the units that are not in a directory of Parts, in order.
+	Absent []string `json:"absent,omitempty"`
 	// CacheWarning says why digests could not be kept for the next start; the
 	// manifest is right all the same.
 	CacheWarning error `json:"-"`
@@ -65,6 +67,9 @@ func (l Loader) Load(ctx context.Context, path string) (*Manifest, error) {
 }
 
 func (l Loader) load(ctx context.Context, path string) (*Manifest, error) {
+	if isDir(path) {
+		return loadParts(path)
+	}
 	stamp, err := statFile(path)
 	if err != nil {
 		return nil, err
@@ -140,7 +145,7 @@ func (m *Manifest) Open() (*File, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, err := statFile(m.Path)
+	now, err := stampOf(m.Path)
 	if err == nil && now != m.Stamp {
 		err = fmt.Errorf("model %s changed since it was loaded: restart the node or load it again", m.Path)
 	}
@@ -180,6 +185,12 @@ func (m *Manifest) StageUnits(l kevlard.Layers) []Unit {
 		out = append(out, u)
 	}
 	return out
+}
+
+// Holds reports whether all units of a stage are on this disk.
+func (m *Manifest) Holds(l kevlard.Layers) bool {
+	units := m.StageUnits(l)
+	return len(units) > 0 && !slices.ContainsFunc(units, func(u Unit) bool { return slices.Contains(m.Absent, u.Name) })
 }
 
 // StageBytes returns the bytes of the units of a stage. A tied embedding counts

@@ -47,6 +47,9 @@ func (l Loader) Verify(ctx context.Context, path string) (*Verification, error) 
 	if err != nil {
 		return nil, fmt.Errorf("verify model: %w", err)
 	}
+	if isDir(path) {
+		return l.verifyParts(ctx, path)
+	}
 	fresh := Loader{Progress: l.Progress}
 	m, err := fresh.Load(ctx, path)
 	if err != nil {

@@ -18,6 +18,8 @@ func imports() map[string][]string {
 
 		"kvstream/index": {"", "protocol"},
 
+		"weights/plan": {""},
+
 		// Doing. Drivers never import one another.
 		"membership":               {""},
 		"membership/memtransport":  {},
@@ -74,7 +76,7 @@ func imports() map[string][]string {
 // it cannot control they must not use.
 func pure() []string {
 	return []string{
-		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "internal/measure", "internal/toymodel",
+		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "internal/measure", "internal/toymodel",
 	}
 }
 

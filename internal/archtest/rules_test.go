@@ -19,6 +19,7 @@ func imports() map[string][]string {
 		"kvstream/index": {"", "protocol"},
 
 		"weights/plan": {""},
+		"weights":      {"", "model", "weights/plan"},
 
 		// Doing. Drivers never import one another.
 		"membership":               {""},
@@ -100,7 +101,7 @@ func quarantine() []quarantined {
 		{"github.com/ollama/ollama", []string{"engine", "model"}, "it panics, aborts and logs on its own account"},
 		{"github.com/hashicorp/memberlist", []string{"membership", "membership/memtransport", "daemon"}, "its settings and gaps are that package's business"},
 		{"github.com/libp2p", []string{"mesh", "daemon", "kvstream/tcp", "internal/kvbench"}, "connections belong to the mesh; the daemon only signs its record, bulk only proves the mesh's identity"},
-		{"github.com/fxamacker/cbor", []string{"protocol", "mesh", "membership", "daemon", "engine", "model"}, "bytes are decoded where their format is documented"},
+		{"github.com/fxamacker/cbor", []string{"protocol", "mesh", "membership", "daemon", "engine", "model", "weights"}, "bytes are decoded where their format is documented"},
 		{"github.com/prometheus", []string{"daemon", "api", "cmd/kevlard"}, "cores never measure themselves"},
 		{"github.com/urfave/cli", []string{"cmd/kevlard"}, "flags end at the command line"},
 		{"github.com/pelletier/go-toml", []string{"cmd/kevlard/config", "internal/devmesh"}, "the file format ends at the config"},

@@ -40,6 +40,9 @@ type Node interface {
 	// is this one.
 	Drain(ctx context.Context, node string, undo bool) error
 	ForceLeave(ctx context.Context, node string) error
+	// Fetch copies the weights of some layers of a model (hi 0: all) from peers to this
+	// node's disk, and hands out how far it is now and then, and in the end with Path.
+	Fetch(ctx context.Context, model string, lo, hi int, emit func(report.Fetch) error) error
 }
 
 // Control is the control socket: HTTP and JSON, for whoever may open the socket.
@@ -48,6 +51,7 @@ type Node interface {
 //	GET  /events[?since=10m][&follow=true]                          one event a line
 //	POST /join {"addrs": [...]}  /leave {"timeout_ms": n}           one document
 //	POST /drain {"node": "", "undo": false}  /force-leave {"node"}  {}
+//	POST /fetch {"model": "", "lo": 0, "hi": 0}                     JSON lines, see FetchLine
 //	POST /generate, body as POST /v1/completions                    JSON lines, see Chunk
 //	POST /chat, body as POST /v1/chat/completions                   the same
 //	GET  /debug/pprof/...
@@ -86,6 +90,7 @@ func (c *Control) routes() http.Handler {
 	document("/status", func(*http.Request) any { return c.node.Status() })
 	document("/version", func(*http.Request) any { return c.version })
 	mux.HandleFunc("GET /events", c.events)
+	mux.HandleFunc("POST /fetch", c.fetch)
 	mux.HandleFunc("POST /generate", func(w http.ResponseWriter, r *http.Request) { c.generate(w, r, Complete) })
 	mux.HandleFunc("POST /chat", func(w http.ResponseWriter, r *http.Request) { c.generate(w, r, CompleteChat) })
 	command(mux, "/join", func(ctx context.Context, q joinQuery) (any, error) { return answer(c.node.Join(ctx, q.Addrs)) })

@@ -80,6 +80,9 @@ func (n *toyNode) Drain(_ context.Context, node string, undo bool) error {
 	return nil
 }
 
+func (n *toyNode) Fetch(context.Context, string, int, int, func(report.Fetch) error) error {
+	return errors.New("it has no disk")
+}
 func (n *toyNode) ForceLeave(context.Context, string) error { return errors.New("it is alive") }
 
 // startControl runs a control socket and returns a client of it.

@@ -18,6 +18,7 @@ import (
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
+	"github.com/kevlard/kevlard/weights"
 )
 
 // Config describes one daemon. The zero value of a field without "required" is
@@ -68,6 +69,9 @@ type Config struct {
 	BulkPlain bool
 	// BulkBandwidth caps the KV that this node sends, in bytes a second. Default: no cap.
 	BulkBandwidth int64
+	// WeightsBandwidth caps the weights that this node sends to others, and as many that
+	// it fetches, in bytes a second. Default: no cap.
+	WeightsBandwidth int64
 	// KV bounds the copies that are kept here.
 	KV index.Config
 	// Standbys is how many copies of the KV of sessions owned here are kept, 0
@@ -132,6 +136,9 @@ type Deps struct {
 	// Mover makes what moves KV, and returns where it listens. Default: TCP at
 	// Config.BulkListen, or none.
 	Mover func(mover.Handler) (mover.Mover, string, error)
+	// Library is the weights on this node's disk. Default: what was fetched to
+	// Config.DataDir in earlier lives.
+	Library *weights.Library
 	// Transport replaces the sockets of gossip in tests.
 	Transport memberlist.NodeAwareTransport
 }
@@ -185,6 +192,9 @@ func (c Config) Validate() error {
 	}
 	if c.KV.BlockTokens < 0 || c.KV.BlockTokens > maxBlockTokens {
 		bad("kv block tokens %d: want 1 to %d", c.KV.BlockTokens, maxBlockTokens)
+	}
+	if c.WeightsBandwidth != 0 && c.WeightsBandwidth < weights.MinBandwidth {
+		bad("weights bandwidth %d: want 0 (no cap) or at least %d", c.WeightsBandwidth, weights.MinBandwidth)
 	}
 	if c.KV.Bytes < 0 || c.BulkBandwidth < 0 {
 		bad("kv bytes %d and bandwidth %d: want 0 (the default) or more", c.KV.Bytes, c.BulkBandwidth)

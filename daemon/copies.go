@@ -31,11 +31,12 @@ func (d *Daemon) bindCopies(deps Deps) (err error) {
 	c.sender.sent = func(n int) { d.metrics.replicated.WithLabelValues(d.cfg.transport()).Add(float64(n)) }
 	d.engines.copies, d.engines.reject = c, d.rejectKV
 	if deps.Mover != nil {
-		if c.mover, d.bulk, err = deps.Mover(c.keeper); err != nil {
+		if c.mover, d.bulk, err = deps.Mover(sorter{c.keeper, &d.weights}); err != nil {
 			return fmt.Errorf("bulk transport: %w", err)
 		}
 		c.sender.mover = c.mover
 	}
+	d.bindWeights(deps)
 	return nil
 }
 

@@ -47,6 +47,7 @@ type Daemon struct {
 	board     *board
 	metrics   *metrics
 	copies    copies
+	weights   carrier
 	bulk      string               // where the mover listens, "" if nowhere
 	forget    func(kevlard.NodeID) // ends bulk connections; nil without TCP
 	seldom    seldom
@@ -115,6 +116,9 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	}
 	if deps.Mover == nil && cfg.BulkListen != "" {
 		deps.Mover = d.newTCP(key)
+	}
+	if deps.Library == nil {
+		deps.Library = newLibrary(cfg, deps)
 	}
 	if err = d.bindCopies(deps); err == nil {
 		err = d.bindRing(deps)
@@ -188,6 +192,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		lifecycle.Part{Name: "loop", Run: d.loop, Grace: loopGrace},
 		lifecycle.Part{Name: "leave", Run: d.awaitLeave, Grace: leaveGrace},
 	)
+	d.weights.library.Close()
 	return err
 }
 

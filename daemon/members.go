@@ -111,6 +111,7 @@ func (d *Daemon) self(m membership.Member) report.Member {
 	r := d.describeMember(m)
 	r.PID, r.Control, r.Engines = os.Getpid(), d.cfg.Control, d.describeEngines()
 	r.Ready, r.Reason = d.Ready()
+	r.Fetches = d.Fetches()
 	if r.API == "" { // others can't use it, but this host can
 		r.API = apiURL(d.cfg.APIAddr, d.cfg.APITLS)
 	}

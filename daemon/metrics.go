@@ -27,6 +27,9 @@ type metrics struct {
 
 	replicated *prometheus.CounterVec
 	rejected   *prometheus.CounterVec
+
+	weights         *prometheus.CounterVec
+	weightsRejected prometheus.Counter
 }
 
 const (
@@ -65,13 +68,19 @@ func newMetrics(d *Daemon) *metrics {
 			Name: rejectedName, Help: rejectedHelp,
 		}, []string{"reason"}),
 	}
+	m.weights = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "kevlard_weights_bytes_total", Help: "Weights sent to other nodes, and fetched from them.",
+	}, []string{"direction"})
+	m.weightsRejected = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "kevlard_weights_rejected_total", Help: "Chunks of weights, and descriptions of models, from peers that were not what they should be.",
+	})
 	// What may be rare is there from the start, so that its rate is 0 and not unknown.
 	m.tokens.WithLabelValues("prompt")
 	m.generated = m.tokens.WithLabelValues("generated")
 	for _, phase := range []string{"detect", "reroute", "restore"} {
 		m.recovery.WithLabelValues(phase)
 	}
-	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, gauges{d},
+	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, m.weights, m.weightsRejected, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

@@ -88,6 +88,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 	switch method {
 	case methodRecord:
 		return d.records.sealed(), nil
+	case methodWeights:
+		return d.weights.server.Answer(ctx, from.Node, body)
 	case methodBulkKey:
 		return d.bulkKey(from.ID), nil
 	case methodFind:

@@ -216,7 +216,7 @@ func (d *Daemon) Status() report.Status {
 	members := d.Members()
 	out := report.Status{
 		Node: string(d.cfg.Name), Ring: d.cfg.Ring, Role: d.cfg.Role, Version: d.cfg.Version, Boot: string(d.boot), PID: os.Getpid(),
-		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{},
+		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{}, Fetches: d.Fetches(),
 		Sessions: report.SessionCounts{Owned: len(s.node.Sessions), Hosted: s.hosted(), FencedItems: s.node.Counters.Fenced},
 	}
 	out.Ready, out.Reason = d.Ready()

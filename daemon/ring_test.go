@@ -19,6 +19,7 @@ import (
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
+	"github.com/kevlard/kevlard/weights"
 )
 
 // patience is how long a test waits for what must come: long, because a machine
@@ -47,8 +48,9 @@ type ring struct {
 	poison  kevlard.Token
 	timing  node.Timing
 	kv      index.Config
-	bulk    string  // what moves KV, of which then one copy is kept: memory, tls or plain
-	fabric  *fabric // of memory
+	bulk    string                                // what moves KV, of which then one copy is kept: memory, tls or plain
+	fabric  *fabric                               // of memory
+	library func(kevlard.NodeID) *weights.Library // nil: the daemons' own
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
@@ -94,6 +96,9 @@ func (r *ring) run(cfg daemon.Config) *member {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", cfg.Name)
 	}
 	deps := daemon.Deps{Launcher: m.launcher, Log: log}
+	if r.library != nil {
+		deps.Library = r.library(cfg.Name)
+	}
 	if r.bulk == "memory" {
 		deps.Mover = r.fabric.join(cfg.Name)
 	}

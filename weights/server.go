@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/kevlard/kevlard"
 )
@@ -21,6 +22,16 @@ type Server struct {
 	work    chan struct{} // serveAtOnce
 	wait    chan struct{} // serveWaiting
 	sent    func(bytes int)
+
+	mu    sync.Mutex
+	lines map[kevlard.NodeID]*line // as many as requests wait
+}
+
+// line lets one chunk at a time be on its way to a peer: KV on the same connection waits
+// for no more.
+type line struct {
+	turn  chan struct{} // capacity 1
+	users int
 }
 
 // NewServer returns a server that sends chunks with send (nil: none), at most bandwidth
@@ -28,7 +39,7 @@ type Server struct {
 func NewServer(self kevlard.NodeID, l *Library, send SendFunc, bandwidth int64, sent func(bytes int)) *Server {
 	return &Server{
 		self: self, library: l, send: send, pace: pacer{rate: bandwidth}, codec: newCodec(), sent: sent,
-		work: make(chan struct{}, serveAtOnce), wait: make(chan struct{}, serveWaiting),
+		lines: map[kevlard.NodeID]*line{}, work: make(chan struct{}, serveAtOnce), wait: make(chan struct{}, serveWaiting),
 	}
 }
 
@@ -92,9 +103,40 @@ func (s *Server) chunk(ctx context.Context, from kevlard.NodeID, r Request) erro
 	// a caller that gives up now is sent it all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 	defer cancel()
+	leave, err := s.line(ctx, from)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := s.send(ctx, from, pieceHeader(r.Number), b); err != nil {
 		return refuse(Failing, "%v", err)
 	}
 	s.sent(len(b))
 	return nil
+}
+
+// line waits until nothing else is on its way to a peer.
+func (s *Server) line(ctx context.Context, to kevlard.NodeID) (leave func(), err error) {
+	s.mu.Lock()
+	l := s.lines[to]
+	if l == nil {
+		l = &line{turn: make(chan struct{}, 1)}
+		s.lines[to] = l
+	}
+	l.users++
+	s.mu.Unlock()
+	gone := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(s.lines, to)
+		}
+	}
+	select {
+	case l.turn <- struct{}{}:
+		return func() { <-l.turn; gone() }, nil
+	case <-ctx.Done():
+		gone()
+		return nil, context.Cause(ctx)
+	}
 }

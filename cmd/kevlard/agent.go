@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/topology"
+	"github.com/kevlard/kevlard/weights"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/urfave/cli/v2"
 )
@@ -117,7 +119,9 @@ func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
 	_, journal := sh.env["JOURNAL_STREAM"]
 	a.log = newLogger(c.App.ErrWriter, cfg.Log, a.level, journal)
 	loader := model.Loader{CacheDir: filepath.Join(cfg.Node.DataDir, "manifests"), Progress: progressLog(a.log)}
-	a.models = newCatalogue(cfg.Models.Dirs, loader, a.log)
+	library := weights.NewLibrary(fetchedDir(cfg), a.log)
+	a.models = newCatalogue(cfg.Models.Dirs, loader, library, a.log)
+	a.models.recall(c.Context)
 	assigned, manifests, err := a.assign(c.Context)
 	if err != nil {
 		return nil, err
@@ -128,6 +132,9 @@ func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
 	}
 	return a, nil
 }
+
+// fetchedDir is where weights from other nodes are kept.
+func fetchedDir(cfg config.Config) string { return filepath.Join(cfg.Node.DataDir, "models") }
 
 // progressLog logs the hashing of big files, which takes a while the first time.
 func progressLog(log *slog.Logger) func(path string, done, total int64) {
@@ -147,9 +154,9 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 	var out []daemon.AssignedStage
 	manifests := map[kevlard.Digest]*model.Manifest{}
 	for i, as := range a.cfg.Models.Assign {
-		m, err := resolveModel(ctx, a.models.loader, a.cfg.Models.Dirs, as.Model)
+		m, err := resolveModel(ctx, a.models.loader, a.cfg.Models.Dirs, as.Model, a.models.holding(as.Layers)...)
 		if err == nil {
-			err = a.models.add(m)
+			err = a.adopt(m)
 		}
 		if err != nil {
 			return nil, nil, fmt.Errorf("models.assign entry %d: %w", i+1, err)
@@ -169,6 +176,14 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 		})
 	}
 	return out, manifests, nil
+}
+
+// adopt makes the model of a stage known. What was fetched, the library knows better.
+func (a *agent) adopt(m *model.Manifest) error {
+	if slices.Contains(a.models.fetched, m) {
+		return a.models.know(m)
+	}
+	return a.models.add(m)
 }
 
 // devices gives each stage the device that the configuration has for it.
@@ -214,6 +229,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
 	}
 	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
+	dcfg.WeightsBandwidth = int64(cfg.Models.FetchBandwidth)
 	dcfg.Standbys = cfg.KV.Standbys
 	if dcfg.Timing.Resume = cfg.API.ResumeWindow; dcfg.Timing.Resume == 0 {
 		dcfg.Timing.Resume = -1
@@ -236,11 +252,11 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		return err
 	}
 	launch := launcher{exe: exe, manifests: manifests, devices: devices(cfg.Engine.Devices, assigned), rows: batchRows, log: a.log}
-	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Log: a.log}); err != nil {
+	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
-	a.control = api.NewControl(socket, administered{a.daemon}, a.gen, buildVersion(), a.log)
+	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.api, err = api.NewServer(api.Config{
 		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,

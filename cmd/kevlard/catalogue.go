@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/model"
+	"github.com/kevlard/kevlard/weights"
 )
 
 // rescanInterval is how often the model directories are looked through again while
@@ -19,9 +21,12 @@ const rescanInterval = 30 * time.Second
 // catalogue holds what this node's disk says about models: manifests, and the
 // tokenizers that a gateway needs as much as a host.
 type catalogue struct {
-	dirs   []string
-	loader model.Loader
-	log    *slog.Logger
+	dirs    []string
+	loader  model.Loader
+	library *weights.Library // what is fetched, and given to other nodes
+	log     *slog.Logger
+
+	fetched []*model.Manifest // in earlier lives
 
 	mu     sync.Mutex
 	models map[kevlard.Digest]catalogued
@@ -32,8 +37,8 @@ type catalogued struct {
 	tokenizer tokenizer
 }
 
-func newCatalogue(dirs []string, loader model.Loader, log *slog.Logger) *catalogue {
-	return &catalogue{dirs: dirs, loader: loader, log: log, models: map[kevlard.Digest]catalogued{}}
+func newCatalogue(dirs []string, loader model.Loader, library *weights.Library, log *slog.Logger) *catalogue {
+	return &catalogue{dirs: dirs, loader: loader, library: library, log: log, models: map[kevlard.Digest]catalogued{}}
 }
 
 // get returns what is known of a model.
@@ -44,8 +49,14 @@ func (c *catalogue) get(id kevlard.Digest) (catalogued, bool) {
 	return m, ok
 }
 
-// add opens the tokenizer of a model, unless it is known.
+// add takes a model's file, which other nodes may fetch from here.
 func (c *catalogue) add(m *model.Manifest) error {
+	c.library.Add(m)
+	return c.know(m)
+}
+
+// know opens the tokenizer of a model, unless it is known.
+func (c *catalogue) know(m *model.Manifest) error {
 	if _, ok := c.get(m.ID); ok {
 		return nil
 	}
@@ -60,6 +71,21 @@ func (c *catalogue) add(m *model.Manifest) error {
 	defer c.mu.Unlock()
 	c.models[m.ID] = catalogued{m, t}
 	return nil
+}
+
+// recall makes what was fetched in earlier lives known.
+func (c *catalogue) recall(ctx context.Context) {
+	c.fetched = c.library.Scan(ctx)
+	for _, m := range c.fetched {
+		if err := c.know(m); err != nil {
+			c.log.Warn("fetched model not served", "error", err)
+		}
+	}
+}
+
+// holding lists what was fetched that has some layers.
+func (c *catalogue) holding(l kevlard.Layers) []*model.Manifest {
+	return slices.DeleteFunc(slices.Clone(c.fetched), func(m *model.Manifest) bool { return !m.Holds(l) })
 }
 
 // scan looks through the directories. A file that cannot be served is only

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -10,6 +11,7 @@ import (
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/weights"
 )
 
 // generator is an api.Generator whose sessions the daemon runs.
@@ -75,7 +77,10 @@ func (s daemonStream) Next(ctx context.Context) (api.Update, error) {
 }
 
 // administered is an api.Node.
-type administered struct{ *daemon.Daemon }
+type administered struct {
+	*daemon.Daemon
+	models *catalogue
+}
 
 // Events implements api.Node.
 func (a administered) Events(ctx context.Context, since time.Time, follow bool, emit func(report.Event) error) error {
@@ -88,6 +93,65 @@ func (a administered) Events(ctx context.Context, since time.Time, follow bool, 
 		}
 	}
 	return nil
+}
+
+// Fetch implements api.Node.
+func (a administered) Fetch(ctx context.Context, name string, lo, hi int, emit func(report.Fetch) error) error {
+	id, err := a.FindModel(name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var last report.Fetch
+	tell := func(f report.Fetch) {
+		last = f
+		if err := emit(f); err != nil {
+			cancel(err) // nobody waits for it any more
+		}
+	}
+	layers := kevlard.Layers{Lo: lo, Hi: hi}
+	if hi == 0 {
+		// How many there are is in the header.
+		path, err := a.FetchWeights(ctx, id, kevlard.Layers{}, tell)
+		if err != nil {
+			return fetchFailure(err)
+		}
+		m, err := a.models.loader.Load(ctx, path)
+		if err != nil {
+			return err
+		}
+		layers = m.All()
+	}
+	path, err := a.FetchWeights(ctx, id, layers, tell)
+	if err != nil {
+		return fetchFailure(err)
+	}
+	m, err := a.models.loader.Load(ctx, path)
+	if err == nil {
+		err = a.models.know(m)
+	}
+	if err != nil {
+		return err
+	}
+	if len(last.Units) == 0 || last.Lo != layers.Lo || last.Hi != layers.Hi { // it was there
+		last = report.Fetch{Model: id.String(), Name: m.Name, Lo: layers.Lo, Hi: layers.Hi, Units: []report.FetchUnit{}, Holders: []report.FetchHolder{}}
+		for _, u := range m.StageUnits(layers) {
+			last.Units = append(last.Units, report.FetchUnit{Name: u.Name, Bytes: u.Bytes, Total: u.Bytes, Verified: true})
+			last.Bytes, last.Total = last.Bytes+u.Bytes, last.Total+u.Bytes
+		}
+	}
+	last.Path = path
+	return emit(last)
+}
+
+// fetchFailure gives errors of a fetch their code. None is a matter of policy.
+func fetchFailure(err error) error {
+	code := "fetch_failed"
+	if errors.Is(err, weights.ErrNoHolder) {
+		code = "no_holder"
+	}
+	return &kevlard.Failure{Code: code, Status: 500, Message: err.Error()}
 }
 
 // Drain implements api.Node.

@@ -20,12 +20,13 @@ func (sh shell) modelCommand() *cli.Command {
 		Subcommands: []*cli.Command{
 			{
 				Name: "ls", Usage: "list the model files in directories", ArgsUsage: "[DIR...]",
-				Description: "Without DIR, the [models] dirs of the configuration are listed.",
+				Description: "Without DIR, the [models] dirs of the configuration are listed, and what was fetched to its data_dir.",
 				Flags:       []cli.Flag{configFlag()},
 				Action:      sh.modelList,
 			},
 			{Name: "inspect", Usage: "show a model's shape, units and digests", ArgsUsage: "FILE", Action: sh.modelInspect},
 			{Name: "verify", Usage: "read all weights again and compare with the digests kept", ArgsUsage: "FILE", Action: sh.modelVerify},
+			sh.fetchCommand(),
 			synthCommand(),
 		},
 		Action: needVerb,
@@ -67,31 +68,54 @@ type modelEntry struct {
 	Context int      `json:"context"`
 	Types   []string `json:"types"`
 	Bytes   int64    `json:"bytes"`
+	State   string   `json:"state"`            // file; fetched from other nodes, as a whole or partial
+	Absent  []string `json:"absent,omitempty"` // units that are not here
+}
+
+// stateOf tells files from what was fetched.
+func stateOf(m *model.Manifest) string {
+	if info, err := os.Stat(m.Path); err != nil || !info.IsDir() {
+		return "file"
+	}
+	if len(m.Absent) > 0 {
+		return "partial"
+	}
+	return "fetched"
 }
 
 func entryOf(m *model.Manifest) modelEntry {
 	return modelEntry{
 		ID: m.ID.String(), Name: m.Name, Arch: m.Arch, Path: m.Path, Layers: m.Layers, Dim: m.Dim,
-		Vocab: m.Vocab, Context: m.Context, Types: m.TensorTypes, Bytes: m.Bytes(),
+		Vocab: m.Vocab, Context: m.Context, Types: m.TensorTypes, Bytes: m.Bytes(), State: stateOf(m), Absent: m.Absent,
 	}
 }
 
 func (sh shell) modelList(c *cli.Context) error {
 	dirs := c.Args().Slice()
+	var fetched []string
 	if len(dirs) == 0 {
 		loaded, err := sh.loadConfig(c, config.Defaults())
 		if err != nil {
 			return err
 		}
 		dirs = loaded.Config.Models.Dirs
+		fetched = fetchedModels(loaded.Config)
 	}
 	manifests, problems := sh.loader().Scan(c.Context, dirs)
+	for _, dir := range fetched {
+		m, err := sh.loader().Load(c.Context, dir)
+		if err != nil {
+			problems = append(problems, err)
+			continue
+		}
+		manifests = append(manifests, m)
+	}
 	list := make([]modelEntry, 0, len(manifests))
-	t := newTable("NAME", "ID", "ARCH", "LAYERS", "CONTEXT", "TYPES", "SIZE", "PATH")
+	t := newTable("NAME", "ID", "ARCH", "LAYERS", "CONTEXT", "TYPES", "SIZE", "STATE", "PATH")
 	for _, m := range manifests {
 		e := entryOf(m)
 		list = append(list, e)
-		t.row(e.Name, m.ID.Short(), e.Arch, strconv.Itoa(e.Layers), strconv.Itoa(e.Context), fmt.Sprint(e.Types), byteSize(e.Bytes), e.Path)
+		t.row(e.Name, m.ID.Short(), e.Arch, strconv.Itoa(e.Layers), strconv.Itoa(e.Context), fmt.Sprint(e.Types), byteSize(e.Bytes), stateText(m), e.Path)
 	}
 	for _, p := range problems {
 		fmt.Fprintf(c.App.ErrWriter, "kevlard: %v\n", p)
@@ -301,14 +325,15 @@ func synthSpec(c *cli.Context) (model.SynthSpec, error) {
 	return spec, nil
 }
 
-// resolveModel finds a model by path or, among dirs, by name or ID.
-func resolveModel(ctx context.Context, l model.Loader, dirs []string, want string) (*model.Manifest, error) {
+// resolveModel finds a model by path or, among dirs and others, by name or ID.
+func resolveModel(ctx context.Context, l model.Loader, dirs []string, want string, others ...*model.Manifest) (*model.Manifest, error) {
 	if info, err := os.Stat(want); err == nil && !info.IsDir() {
 		return l.Load(ctx, want)
 	} else if filepath.IsAbs(want) || filepath.Ext(want) == ".gguf" {
 		return nil, fmt.Errorf("open model %s: %w: name a GGUF file, or a model in [models] dirs", want, errors.Join(err, isDirectory(info)))
 	}
 	manifests, problems := l.Scan(ctx, dirs)
+	manifests = append(manifests, others...)
 	var found []*model.Manifest
 	var names []string
 	for _, m := range manifests {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -74,6 +75,9 @@ func writeStatus(w io.Writer, s report.Status) error {
 	for _, e := range s.Engines {
 		t.row("engine", fmt.Sprintf("pid %d, %s, layers %d-%d", e.PID, e.Device, e.Lo, e.Hi))
 	}
+	for _, f := range s.Fetches {
+		t.row("fetching", fetchText(f))
+	}
 	if err := t.write(w); err != nil {
 		return err
 	}
@@ -86,6 +90,17 @@ func writeStatus(w io.Writer, s report.Status) error {
 		fmt.Fprintf(w, "  %s\n    -> %s\n", p.What, p.Fix)
 	}
 	return nil
+}
+
+// fetchText says how far a fetch is, and with which unit.
+func fetchText(f report.Fetch) string {
+	text := fmt.Sprintf("%s, layers %d-%d: %s of %s", cmp.Or(f.Name, f.Model), f.Lo, f.Hi, byteSize(f.Bytes), byteSize(f.Total))
+	for _, u := range f.Units {
+		if !u.Verified && u.Bytes > 0 {
+			text += fmt.Sprintf(", %s %d %%", u.Name, u.Bytes*100/max(u.Total, 1))
+		}
+	}
+	return text
 }
 
 // membersText counts the members that there are: "8 alive, 1 dead".

@@ -30,7 +30,7 @@ func TestUsage(t *testing.T) {
 	}{
 		{"membres", 2, `kevlard has no verb "membres" (did you mean members?): see kevlard --help`},
 		{"model lst", 2, `kevlard model has no verb "lst" (did you mean ls?): see kevlard model --help`},
-		{"model", 2, "model needs a verb: one of [ls inspect verify synth]"},
+		{"model", 2, "model needs a verb: one of [ls inspect verify fetch synth]"},
 		{"members --wacth", 2, "kevlard members has no flag --wacth (did you mean --watch?)"},
 		{"members x --bogus", 2, "kevlard members has no flag --bogus"},
 		{"--bogus members", 2, "kevlard has no flag --bogus"},

@@ -23,7 +23,8 @@ type scripted struct {
 	events   []report.Event
 	join     report.Join
 	leave    report.Leave
-	err      error // of join, drain and force-leave
+	fetches  []report.Fetch
+	err      error // of fetch, join, drain and force-leave
 	models   []api.Model
 	broken   *kevlard.Failure // of generate, once its answer has begun
 }
@@ -34,8 +35,16 @@ func (s *scripted) Sessions(context.Context, bool) report.Sessions { return s.se
 func (s *scripted) Status() report.Status                          { return s.status }
 func (s *scripted) Drain(context.Context, string, bool) error      { return s.err }
 func (s *scripted) ForceLeave(context.Context, string) error       { return s.err }
-func (s *scripted) Models() []api.Model                            { return s.models }
-func (s *scripted) Ready() (bool, string)                          { return false, "scripted" }
+func (s *scripted) Fetch(_ context.Context, _ string, _, _ int, emit func(report.Fetch) error) error {
+	for _, f := range s.fetches {
+		if err := emit(f); err != nil {
+			return err
+		}
+	}
+	return s.err
+}
+func (s *scripted) Models() []api.Model   { return s.models }
+func (s *scripted) Ready() (bool, string) { return false, "scripted" }
 
 func (s *scripted) Join(context.Context, []string) (report.Join, error) { return s.join, s.err }
 

@@ -38,6 +38,7 @@ type Member struct {
 	Labels   map[string]string `json:"labels"`
 	RTTMS    float64           `json:"rtt_ms"`
 	Stages   []Stage           `json:"stages"`
+	Fetches  []Fetch           `json:"fetches,omitempty"` // that run now; local daemons only
 }
 
 // Engine is one engine process of a local daemon.
@@ -173,9 +174,40 @@ type Status struct {
 	Stages   []Stage       `json:"stages"`
 	Engines  []Engine      `json:"engines"`
 	Links    []Link        `json:"links"`
+	Fetches  []Fetch       `json:"fetches"` // that run now
 	// Problems says what is wrong and what to do, the worst first; empty when all
 	// is well.
 	Problems []Problem `json:"problems"`
+}
+
+// Fetch is one fetch of weights from peers (`model fetch -o json`).
+type Fetch struct {
+	Model   string        `json:"model"`
+	Name    string        `json:"name"` // empty until a holder was found
+	Lo      int           `json:"lo"`
+	Hi      int           `json:"hi"`
+	Bytes   int64         `json:"bytes"`   // of Units that are here
+	Total   int64         `json:"total"`   // of Units
+	Fetched int64         `json:"fetched"` // that came from peers in this fetch
+	Units   []FetchUnit   `json:"units"`
+	Holders []FetchHolder `json:"holders"`
+	Path    string        `json:"path,omitempty"` // in the end: where it is
+}
+
+// FetchUnit is how far one unit is.
+type FetchUnit struct {
+	Name     string `json:"name"`
+	Bytes    int64  `json:"bytes"` // that are here
+	Total    int64  `json:"total"`
+	Verified bool   `json:"verified"`
+}
+
+// FetchHolder is what came from one node.
+type FetchHolder struct {
+	Node    string `json:"node"`
+	Bytes   int64  `json:"bytes"`
+	Wrong   int    `json:"wrong"`             // chunks that were not what they should be
+	Dropped string `json:"dropped,omitempty"` // why it is not asked any more
 }
 
 // MemberCounts counts the members by state.

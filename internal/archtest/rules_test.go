@@ -35,7 +35,7 @@ func imports() map[string][]string {
 		"kvstream/mover":           {""},
 		"kvstream/mover/movertest": {"", "kvstream/mover"},
 		"kvstream/tcp":             {"", "kvstream/mover"},
-		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology"},
+		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},
 		"api":                      {"", "daemon/report"},
@@ -45,7 +45,7 @@ func imports() map[string][]string {
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
 			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
-			"model/chat", "model/fairy", "node", "stage", "topology",
+			"model/chat", "model/fairy", "node", "stage", "topology", "weights",
 		},
 		"cmd/kevlard/config": {""},
 

@@ -252,6 +252,16 @@ func checkTransport(v string) error {
 // minBandwidth is the least that the TCP transport can keep to.
 const minBandwidth = 64 << 10
 
+// minFetchBandwidth is the least at which a chunk of weights comes in time.
+const minFetchBandwidth = 256 << 10
+
+func checkFetchBandwidth(v int) error {
+	if v == 0 || v >= minFetchBandwidth {
+		return nil
+	}
+	return fmt.Errorf("%d is out of range: want 0, for no cap, or at least %d", v, minFetchBandwidth)
+}
+
 func checkBandwidth(v int) error {
 	if v == 0 || v >= minBandwidth {
 		return nil

@@ -103,6 +103,9 @@ type API struct {
 type Models struct {
 	Dirs   []string
 	Assign []Assign // empty: none
+	// FetchBandwidth is what is fetched from peers at most, and given to them, in bytes a
+	// second; 0: no cap.
+	FetchBandwidth int
 }
 
 // Assign gives this node one stage.
@@ -137,7 +140,7 @@ func Defaults() Config {
 		Ring:   Ring{Name: "default", Bind: "0.0.0.0:7946", Profile: "lan"},
 		Mesh:   Mesh{Bind: "0.0.0.0:7947", BulkPort: 7948, Transport: TransportAuto},
 		API:    API{Listen: "127.0.0.1:8080", MaxQueue: 256, ResumeWindow: time.Minute},
-		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}},
+		Models: Models{Dirs: []string{"/var/lib/kevlard/models"}, FetchBandwidth: 64 << 20},
 		KV:     KV{BlockTokens: 32, RAMBytes: 256 << 20, Standbys: 1, Standby: StandbyRAM, ReplicateTokens: 16, ReplicateMS: 250},
 		Log:    Log{Level: "info", Format: "text"},
 	}

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -76,4 +77,41 @@ func (p profile) config() *memberlist.Config {
 	c.UDPBufferSize = 1400 // also on jumbo frames: the path may be smaller
 	c.HandoffQueueDepth = 4096
 	return c
+}
+
+// MemberlistLAN names memberlist's DefaultLANConfig for Detection, to compare with.
+const MemberlistLAN = "memberlist"
+
+// Detection derives how long after a host has silently vanished from a ring of n,
+// 2 or more, the first member shows it as dead, when nothing else is wrong: for
+// half of the deaths (q = 0.5), or for the fraction q of them. settings is a
+// profile's name or MemberlistLAN.
+//
+// Each of the n-1 others probes the members in a random order, one per probe
+// interval, so that it meets the dead one at a time that is about uniform within
+// n-1 intervals; the first of them needs (n-1)(1-(1-q)^(1/(n-1))) intervals, which
+// tends to -ln(1-q). The probe fails at its interval's end. Then the suspicion
+// lasts mult*max(1, log10 n) intervals, since others confirm it meanwhile (a ring
+// of three wants no confirmation). Everyone knows it after some gossip intervals
+// more: about log4 n, three of them being told at a time.
+//
+// Where nobody can confirm, as in a minority or when most hosts die at once, it
+// takes up to maxMult times as long (lan 4, memberlist 6).
+func Detection(settings string, n int, q float64) (first, everyone time.Duration, err error) {
+	var c *memberlist.Config
+	if settings == MemberlistLAN {
+		c = memberlist.DefaultLANConfig()
+	} else {
+		p, err := profileNamed(settings)
+		if err != nil {
+			return 0, 0, err
+		}
+		c = p.config()
+	}
+	others := float64(n - 1)
+	probes := 1 + others*(1-math.Pow(1-q, 1/others))
+	suspicion := float64(c.SuspicionMult) * max(1, math.Log10(float64(n)))
+	first = time.Duration((probes + suspicion) * float64(c.ProbeInterval))
+	rounds := math.Log(float64(n)) / math.Log(float64(c.GossipNodes+1))
+	return first, first + time.Duration(rounds*float64(c.GossipInterval)), nil
 }

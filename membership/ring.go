@@ -167,6 +167,16 @@ func (r *Ring) Run(ctx context.Context) error {
 // caller's.
 func (r *Ring) Members() []Member { return r.table.members() }
 
+// Member returns one member of the view.
+func (r *Ring) Member(name kevlard.NodeID) (Member, bool) { return r.table.get(name) }
+
+// Alive returns how many members are alive, ourselves included.
+func (r *Ring) Alive() int { return int(r.table.live.Load()) }
+
+// FalseDeaths returns how often a member that was shown as dead came back in the
+// same life: it had not died, it or the way to it had stalled.
+func (r *Ring) FalseDeaths() uint64 { return r.table.revived.Load() }
+
 // Changed signals that Members changed (round trip times aside). Signals
 // coalesce in its one place, so it serves one reader.
 func (r *Ring) Changed() <-chan struct{} { return r.table.changed }

@@ -20,6 +20,7 @@ type table struct {
 	boot    kevlard.BootID
 	changed chan struct{} // capacity 1: signals coalesce
 	live    atomic.Int32  // alive members, ourselves included
+	revived atomic.Uint64 // boots that came back from the dead: false deaths
 
 	mu      sync.Mutex
 	entries map[kevlard.NodeID]*entry
@@ -103,6 +104,9 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 	if e == nil {
 		e = &entry{Member: Member{Name: name}}
 		t.entries[name] = e
+	}
+	if e.State == StateDead && e.Meta.Boot == m.Boot && e.Meta.Peer == m.Peer {
+		t.revived.Add(1)
 	}
 	if old := e.Meta; old.Boot != m.Boot || old.Peer != m.Peer {
 		if old.Peer == m.Peer && old.Boot != "" {

@@ -17,9 +17,9 @@ func (sh shell) benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure a local mesh of real daemons, and its parts",
-		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand(), benchRouteCommand()},
+		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand(), benchRouteCommand(), benchRingCommand()},
 		Action: func(c *cli.Context) error {
-			return usageError("bench needs what to measure: throughput, failover, overhead, kv or route")
+			return usageError("bench needs what to measure: throughput, failover, overhead, kv, route or ring")
 		},
 	}
 }

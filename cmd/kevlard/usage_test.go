@@ -53,7 +53,7 @@ func TestUsage(t *testing.T) {
 		{"join", 2, "join needs at least one ADDR: the gossip address, HOST:PORT, of a member"},
 		{"force-leave", 2, "force-leave needs NODE"},
 		{"drain a b", 2, `drain takes one NODE, but got a second: "b"`},
-		{"bench", 2, "bench needs what to measure: throughput, failover, overhead, kv or route"},
+		{"bench", 2, "bench needs what to measure: throughput, failover, overhead, kv, route or ring"},
 		{"bench kv --sizes 1024,x", 2, "--sizes x: want numbers of bytes from 1 to 16777216, comma separated"},
 		{"bench kv --sizes 16777217", 2, "--sizes 16777217: want numbers of bytes from 1 to 16777216, comma separated"},
 		{"bench kv --conns 17", 2, "--conns 17: want 1 to 16"},

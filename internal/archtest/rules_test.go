@@ -44,7 +44,7 @@ func imports() map[string][]string {
 		// Wiring.
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
-			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
+			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/ringbench", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
 			"model/chat", "model/fairy", "node", "stage", "topology", "weights",
 		},
 		"cmd/kevlard/config": {""},
@@ -62,6 +62,7 @@ func imports() map[string][]string {
 		"internal/devmesh/load":     {},
 		"internal/devmesh/netfault": {},
 		"internal/docrun":           {},
+		"internal/ringbench":        {"", "internal/measure", "membership", "membership/memtransport"},
 		"internal/routebench":       {"", "scheduler", "topology"},
 		"internal/kvbench":          {"", "kvstream/mover", "kvstream/tcp"},
 		"internal/lifecycle":        {},
@@ -99,7 +100,7 @@ func clocks() []string {
 func quarantine() []quarantined {
 	return []quarantined{
 		{"github.com/ollama/ollama", []string{"engine", "model"}, "it panics, aborts and logs on its own account"},
-		{"github.com/hashicorp/memberlist", []string{"membership", "membership/memtransport", "daemon"}, "its settings and gaps are that package's business"},
+		{"github.com/hashicorp/memberlist", []string{"membership", "membership/memtransport", "daemon", "internal/ringbench"}, "its settings and gaps are that package's business"},
 		{"github.com/libp2p", []string{"mesh", "daemon", "kvstream/tcp", "internal/kvbench"}, "connections belong to the mesh; the daemon only signs its record, bulk only proves the mesh's identity"},
 		{"github.com/fxamacker/cbor", []string{"protocol", "mesh", "membership", "daemon", "engine", "model", "weights"}, "bytes are decoded where their format is documented"},
 		{"github.com/prometheus", []string{"daemon", "api", "cmd/kevlard"}, "cores never measure themselves"},

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -31,6 +32,23 @@ type Network struct {
 	loss   float64
 	udpOff map[string]bool
 	rng    *rand.Rand
+
+	packets, packetBytes, streams, streamBytes atomic.Uint64
+}
+
+// Traffic is what all transports of a network have sent since it was made, lost
+// or not: memberlist's bytes, without the headers of IP, UDP and TCP.
+type Traffic struct {
+	Packets, PacketBytes uint64
+	Streams, StreamBytes uint64 // dialled with success; bytes both ways
+}
+
+// Traffic returns what was sent so far.
+func (n *Network) Traffic() Traffic {
+	return Traffic{
+		Packets: n.packets.Load(), PacketBytes: n.packetBytes.Load(),
+		Streams: n.streams.Load(), StreamBytes: n.streamBytes.Load(),
+	}
 }
 
 // NewNetwork returns a network without faults; seed drives packet loss.
@@ -156,6 +174,8 @@ func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	if t.isClosed() {
 		return now, net.ErrClosed
 	}
+	t.net.packets.Add(1)
+	t.net.packetBytes.Add(uint64(len(b)))
 	to, ok := t.net.route(t.addr.String(), addr, true)
 	if !ok || to == nil || to.isClosed() {
 		return now, nil
@@ -202,8 +222,9 @@ func (t *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 	}
 	near, far := net.Pipe()
 	select {
-	case to.streams <- conn{far, to.addr, t.addr}:
-		return conn{near, t.addr, to.addr}, nil
+	case to.streams <- conn{far, to.addr, t.addr, &t.net.streamBytes}:
+		t.net.streams.Add(1)
+		return conn{near, t.addr, to.addr, &t.net.streamBytes}, nil
 	case <-timer.C:
 		return nil, failed(os.ErrDeadlineExceeded)
 	case <-t.closed:
@@ -248,6 +269,14 @@ func (t *Transport) isClosed() bool {
 type conn struct {
 	net.Conn
 	local, remote netip.AddrPort
+	sent          *atomic.Uint64
+}
+
+// Write implements net.Conn.
+func (c conn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	c.sent.Add(uint64(n))
+	return n, err
 }
 
 // LocalAddr implements net.Conn.

@@ -34,6 +34,9 @@ type Config struct {
 	Join []string
 	// Secret is the cluster secret, SecretSize bytes. There is no plain gossip.
 	Secret []byte
+	// OldSecrets are accepted beside it while the ring's secret is being changed:
+	// at most MaxSecrets with it. See SetSecrets.
+	OldSecrets [][]byte
 	// Profile is "lan" (the default; a death is seen in about 3 s among 8 nodes)
 	// or "wan" (about 12 s, for round trips up to some 500 ms).
 	Profile string
@@ -64,6 +67,9 @@ func (c Config) check() (checked, error) {
 	}
 	if len(c.Secret) != SecretSize {
 		errs = append(errs, fmt.Errorf("cluster secret: %d bytes, want %d; make one with `kevlard keygen`", len(c.Secret), SecretSize))
+	}
+	if len(c.OldSecrets) > 0 && len(c.Secret) == SecretSize {
+		errs = append(errs, CheckSecrets(append([][]byte{c.Secret}, c.OldSecrets...)))
 	}
 	var err error
 	if k.bind, err = netip.ParseAddrPort(c.Bind); err != nil {

@@ -36,6 +36,9 @@ type Ring struct {
 	metaMu sync.Mutex
 	meta   Meta
 
+	secretsMu sync.Mutex
+	keyring   *memberlist.Keyring // locks itself; the mutex orders its changes
+
 	asksMu sync.Mutex
 	asks   map[uint64]chan verdict // by nonce; at most one per running join
 
@@ -98,7 +101,10 @@ func newRing(cfg Config, p profile) (*Ring, error) {
 	c.AdvertiseAddr, c.AdvertisePort = r.cfg.advertise.Addr().String(), int(r.cfg.advertise.Port())
 	c.Transport, c.Logger = transport, logger
 	c.LogOutput = nil
-	c.SecretKey = k.Secret
+	if r.keyring, err = memberlist.NewKeyring(k.OldSecrets, k.Secret); err != nil {
+		return nil, errors.Join(fmt.Errorf("use the cluster secret: %w", err), transport.Shutdown())
+	}
+	c.Keyring = r.keyring
 	d := delegate{r}
 	c.Delegate, c.Events, c.Conflict, c.Alive, c.Ping = d, d, d, d, d
 	if r.ml, err = memberlist.Create(c); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/network"
@@ -21,8 +22,50 @@ const (
 type admitter struct {
 	id       peer.ID
 	names    names
-	key      []byte // from admissionKey
+	keys     *keys
 	versions Versions
+}
+
+// keys are from admissionKey, one for each cluster secret: the first is what this
+// node proves as a dialler, an acceptor proves the one that the dialler proved.
+type keys struct{ atomic.Pointer[[][]byte] }
+
+func newKeys(secrets [][]byte) (*keys, error) {
+	k := &keys{}
+	return k, k.set(secrets)
+}
+
+// set replaces them.
+func (k *keys) set(secrets [][]byte) error {
+	var all [][]byte
+	for _, s := range secrets {
+		if len(s) < minSecret {
+			return fmt.Errorf("cluster secret: %d bytes, want at least %d: make one with `kevlard keygen`", len(s), minSecret)
+		}
+		key, err := admissionKey(s)
+		if err != nil {
+			return fmt.Errorf("derive admission key: %w", err)
+		}
+		all = append(all, key)
+	}
+	if len(all) == 0 {
+		return errors.New("cluster secret: none")
+	}
+	k.Store(&all)
+	return nil
+}
+
+// first returns the one to prove.
+func (k *keys) first() []byte { return (*k.Load())[0] }
+
+// proved returns the one under which mac is right, nil if it is none.
+func (k *keys) proved(mac []byte, sum func(key []byte) []byte) []byte {
+	for _, key := range *k.Load() {
+		if hmac.Equal(mac, sum(key)) {
+			return key
+		}
+	}
+	return nil
 }
 
 // dial runs the dialler's side on a fresh main stream and returns what the
@@ -47,7 +90,7 @@ func (a *admitter) dial(s io.ReadWriter, remote peer.ID, c class, link uint64) (
 		return Peer{}, refuse(s, "", why)
 	}
 	own := a.names.encode()
-	if err := send(s, kindProof, own, t.mac(a.key, sideDialler, own)); err != nil {
+	if err := send(s, kindProof, own, t.mac(a.keys.first(), sideDialler, own)); err != nil {
 		return Peer{}, err
 	}
 	raw, err = receive(s, kindProof)
@@ -58,7 +101,8 @@ func (a *admitter) dial(s io.ReadWriter, remote peer.ID, c class, link uint64) (
 	if err != nil {
 		return Peer{}, refuse(s, "", err.Error())
 	}
-	if why := a.judge(theirs, mac, t.mac(a.key, sideAcceptor, own, encoded)); why != "" {
+	key := a.keys.proved(mac, func(key []byte) []byte { return t.mac(key, sideAcceptor, own, encoded) })
+	if why := a.judge(theirs, key); why != "" {
 		return Peer{}, refuse(s, string(theirs.node), why)
 	}
 	return Peer{Node: theirs.node, ID: remote.String(), Boot: theirs.boot}, nil
@@ -98,7 +142,8 @@ func (a *admitter) accept(s io.ReadWriter, remote peer.ID) (arrival, error) {
 	if err != nil {
 		return arrival{}, refuse(s, "", err.Error())
 	}
-	if why := a.judge(theirs, mac, t.mac(a.key, sideDialler, encoded)); why != "" {
+	key := a.keys.proved(mac, func(key []byte) []byte { return t.mac(key, sideDialler, encoded) })
+	if why := a.judge(theirs, key); why != "" {
 		return arrival{}, refuse(s, string(theirs.node), why)
 	}
 	own := a.names.encode()
@@ -106,15 +151,15 @@ func (a *admitter) accept(s io.ReadWriter, remote peer.ID) (arrival, error) {
 		peer:  Peer{Node: theirs.node, ID: remote.String(), Boot: theirs.boot},
 		class: t.first.class,
 		link:  t.first.link,
-		reply: append(own, t.mac(a.key, sideAcceptor, encoded, own)...),
+		reply: append(own, t.mac(key, sideAcceptor, encoded, own)...),
 	}, nil
 }
 
-// judge returns why a proof is not good enough, or "". The secret comes first: a
-// stranger learns nothing of the ring's name.
-func (a *admitter) judge(theirs names, mac, want []byte) string {
+// judge returns why a proof is not good enough, or ""; key is the one proved. The
+// secret comes first: a stranger learns nothing of the ring's name.
+func (a *admitter) judge(theirs names, key []byte) string {
 	switch {
-	case !hmac.Equal(mac, want):
+	case key == nil:
 		return "secret mismatch: the two nodes have different cluster secrets"
 	case theirs.ring != a.names.ring:
 		return fmt.Sprintf("ring mismatch: the peer is of ring %q, this node of ring %q", theirs.ring, a.names.ring)

@@ -32,12 +32,12 @@ func newStranger(t testing.TB, cfg Config) *stranger {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, err := admissionKey(cfg.Secret)
+	keys, err := newKeys([][]byte{cfg.Secret})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &stranger{dialler: dialler, admitter: admitter{
-		id: id, key: key, versions: Versions{1, 1},
+		id: id, keys: keys, versions: Versions{1, 1},
 		names: names{ring: cfg.Ring, node: cfg.Self, boot: cfg.Boot},
 	}}
 }

@@ -82,7 +82,9 @@
 // in 4 bytes: the side ("dialler" or "acceptor"), the dialler's peer ID, the
 // acceptor's peer ID (both as proved by TLS), both hellos in the order sent, the
 // dialler's names (the proof without MAC), and for the acceptor also its own. So a proof
-// is good for one connection, one class and one direction. Names are secret from
+// is good for one connection, one class and one direction. While the cluster secret
+// is being changed a node may hold two: a dialler proves the first, the acceptor
+// takes either and proves the same. Names are secret from
 // those who fail the proof, except that the acceptor sees the dialler's.
 //
 // Compatibility: the frame layout, the refusal and the first 8 bytes of the hello

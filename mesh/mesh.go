@@ -84,15 +84,17 @@ type Handler struct {
 
 // Config is what New needs.
 type Config struct {
-	Key      crypto.PrivKey // from LoadOrCreateKey
-	Self     kevlard.NodeID // 1 to 255 bytes
-	Boot     kevlard.BootID // 1 to 255 bytes, new each start
-	Ring     string         // 1 to 255 bytes
-	Secret   []byte         // the cluster secret, at least 16 bytes
-	Listen   string         // host:port; the host is an IP address; port 0 picks one
-	Versions Versions       // zero is 1..1
-	Handler  Handler
-	Log      *slog.Logger // nil discards
+	Key    crypto.PrivKey // from LoadOrCreateKey
+	Self   kevlard.NodeID // 1 to 255 bytes
+	Boot   kevlard.BootID // 1 to 255 bytes, new each start
+	Ring   string         // 1 to 255 bytes
+	Secret []byte         // the cluster secret, at least 16 bytes
+	// OldSecrets are accepted too, while the ring's secret is being changed. See SetSecrets.
+	OldSecrets [][]byte
+	Listen     string   // host:port; the host is an IP address; port 0 picks one
+	Versions   Versions // zero is 1..1
+	Handler    Handler
+	Log        *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() Config {
@@ -178,15 +180,15 @@ func New(cfg Config) (*Mesh, error) {
 	if err != nil {
 		return nil, fmt.Errorf("peer ID of the node key: %w", err)
 	}
-	key, err := admissionKey(cfg.Secret)
+	keys, err := newKeys(append([][]byte{cfg.Secret}, cfg.OldSecrets...))
 	if err != nil {
-		return nil, fmt.Errorf("derive admission key: %w", err)
+		return nil, err
 	}
 	m := &Mesh{
 		admitter: admitter{
 			id:       id,
 			names:    names{ring: cfg.Ring, node: cfg.Self, boot: cfg.Boot},
-			key:      key,
+			keys:     keys,
 			versions: cfg.Versions,
 		},
 		cfg:      cfg,
@@ -224,6 +226,10 @@ func (m *Mesh) Addr() string { return m.listener.Addr().String() }
 
 // PeerID returns the peer ID that the node key proves.
 func (m *Mesh) PeerID() string { return m.id.String() }
+
+// SetSecrets replaces the cluster secrets: this node proves the first when it dials,
+// and takes the proof of any. Connections that are up stay.
+func (m *Mesh) SetSecrets(secrets [][]byte) error { return m.keys.set(secrets) }
 
 // SetPeers sets the peers to keep connected. Peers not in the list are closed,
 // politely; a changed Addr, ID or Boot drops the link and dials at once, unless the

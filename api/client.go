@@ -86,6 +86,12 @@ func (c *Client) ForceLeave(ctx context.Context, node string) error {
 	return err
 }
 
+// Keys lists or changes the cluster secrets of all members: do is list, add (with
+// secret), use or remove (with the ID of one).
+func (c *Client) Keys(ctx context.Context, do string, secret []byte, id string) (report.Keys, error) {
+	return send[report.Keys](ctx, c, "/keys", keysQuery{Do: do, Secret: secret, ID: id})
+}
+
 // Events hands out the events of the last since (0: all that are kept), and with
 // follow also those to come, until ctx ends or emit fails.
 func (c *Client) Events(ctx context.Context, since time.Duration, follow bool, emit func(report.Event) error) error {

@@ -43,6 +43,9 @@ type Node interface {
 	// Fetch copies the weights of some layers of a model (hi 0: all) from peers to this
 	// node's disk, and hands out how far it is now and then, and in the end with Path.
 	Fetch(ctx context.Context, model string, lo, hi int, emit func(report.Fetch) error) error
+	// Keys lists or changes the cluster secrets of all members: do is list, add (with
+	// secret), use or remove (with the ID of one).
+	Keys(ctx context.Context, do string, secret []byte, id string) (report.Keys, error)
 }
 
 // Control is the control socket: HTTP and JSON, for whoever may open the socket.
@@ -52,6 +55,7 @@ type Node interface {
 //	POST /join {"addrs": [...]}  /leave {"timeout_ms": n}           one document
 //	POST /drain {"node": "", "undo": false}  /force-leave {"node"}  {}
 //	POST /fetch {"model": "", "lo": 0, "hi": 0}                     JSON lines, see FetchLine
+//	POST /keys {"do": "", "secret": "base64", "id": ""}             one document
 //	POST /generate, body as POST /v1/completions                    JSON lines, see Chunk
 //	POST /chat, body as POST /v1/chat/completions                   the same
 //	GET  /debug/pprof/...
@@ -103,6 +107,9 @@ func (c *Control) routes() http.Handler {
 	command(mux, "/force-leave", func(ctx context.Context, q drainQuery) (any, error) {
 		return struct{}{}, c.node.ForceLeave(ctx, q.Node)
 	})
+	command(mux, "/keys", func(ctx context.Context, q keysQuery) (any, error) {
+		return answer(c.node.Keys(ctx, q.Do, q.Secret, q.ID))
+	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -123,6 +130,11 @@ type (
 	drainQuery struct {
 		Node string
 		Undo bool
+	}
+	keysQuery struct {
+		Do     string `json:"do"`
+		Secret []byte `json:"secret,omitempty"`
+		ID     string `json:"id,omitempty"`
 	}
 )
 

@@ -85,6 +85,10 @@ func (n *toyNode) Fetch(context.Context, string, int, int, func(report.Fetch) er
 }
 func (n *toyNode) ForceLeave(context.Context, string) error { return errors.New("it is alive") }
 
+func (n *toyNode) Keys(_ context.Context, do string, secret []byte, id string) (report.Keys, error) {
+	return report.Keys{Nodes: []report.NodeKeys{{Node: do, State: string(secret), Secrets: []string{id}}}}, nil
+}
+
 // startControl runs a control socket and returns a client of it.
 func startControl(t *testing.T, node Node, gen Generator) (*Client, string) {
 	t.Helper()
@@ -151,6 +155,9 @@ func TestControlErrors(t *testing.T) {
 	err := c.Drain(t.Context(), "n9", false)
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != 404 || e.Message != "no node n9" {
 		t.Errorf("drain of an unknown node: %v", err)
+	}
+	if k, err := c.Keys(t.Context(), "add", []byte("secret"), "id"); err != nil || len(k.Nodes) != 1 || k.Nodes[0].Node != "add" || k.Nodes[0].State != "secret" || k.Nodes[0].Secrets[0] != "id" {
+		t.Errorf("keys: %+v, %v", k, err)
 	}
 	if err := c.ForceLeave(t.Context(), "n1"); err == nil || err.Error() != "it is alive" {
 		t.Errorf("force-leave of a live node: %v", err)

@@ -52,6 +52,7 @@ type Daemon struct {
 	forget    func(kevlard.NodeID) // ends bulk connections; nil without TCP
 	seldom    seldom
 	outages   outages
+	secrets   *secrets
 
 	inbox  chan node.Event     // bounded: see limits.go
 	frames *semaphore.Weighted // bytes of the frames in the inbox
@@ -109,8 +110,12 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	if d.records, err = newRecords(own, key, pull, report, log); err != nil {
 		return nil, err
 	}
+	d.secrets = &secrets{dir: cfg.DataDir, configured: cfg.Secret}
+	if d.secrets.keys, err = Secrets(cfg.DataDir, cfg.Secret); err != nil {
+		return nil, err
+	}
 	if d.mesh, err = mesh.New(mesh.Config{
-		Key: key, Self: cfg.Name, Boot: d.boot, Ring: cfg.Ring, Secret: cfg.Secret, Listen: cfg.MeshListen, Handler: d.handler(), Log: log,
+		Key: key, Self: cfg.Name, Boot: d.boot, Ring: cfg.Ring, Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:], Listen: cfg.MeshListen, Handler: d.handler(), Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -154,13 +159,17 @@ func (d *Daemon) bindRing(deps Deps) error {
 		return err
 	}
 	d.ring, err = membership.New(membership.Config{
-		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: at.gossip, Join: d.cfg.Join, Secret: d.cfg.Secret,
+		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: at.gossip, Join: d.cfg.Join,
+		Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:],
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
 		Meta: membership.Meta{
 			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: at.mesh, Bulk: at.bulk,
 			API: at.api, APITLS: d.cfg.APITLS, Record: 1, Version: d.cfg.Version,
 		},
 	})
+	if err == nil {
+		d.secrets.apply = []func([][]byte) error{d.ring.SetSecrets, d.mesh.SetSecrets}
+	}
 	return err
 }
 

@@ -19,6 +19,7 @@ const (
 	methodRecord   = "record"   // the node record, sealed
 	methodSessions = "sessions" // report.Sessions of the node, in JSON
 	methodDrain    = "drain"    // a drainCall in JSON; answers nothing
+	methodKeys     = "keys"     // a keysCall in JSON; answers a keysAnswer
 )
 
 type drainCall struct {
@@ -102,6 +103,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 			return nil, fmt.Errorf("decode the drain call: %w", err)
 		}
 		return nil, d.drainSelf(ctx, c.Undo)
+	case methodKeys:
+		return d.answerKeys(body)
 	}
 	return nil, fmt.Errorf("node %s does not know the method %.40q; it runs version %s", d.cfg.Name, method, d.cfg.Version)
 }

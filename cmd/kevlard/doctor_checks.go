@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/kevlard/kevlard/api"
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
+	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/membership"
 )
 
@@ -64,6 +66,16 @@ func (d *doctor) checkSecret(context.Context) []finding {
 		return one(check, statusFail, what[i+2:], "%s", what[:i])
 	}
 	d.secret = secret
+	held, err := daemon.Secrets(d.cfg.Node.DataDir, secret)
+	switch {
+	case errors.Is(err, fs.ErrPermission): // of another user; the ring's may still be this one
+	case err != nil:
+		return one(check, statusFail, "put the ring's secret in [ring] secret_file and remove that file", "%v", err)
+	case !bytes.Equal(held[0], secret):
+		d.secret = held[0]
+		return one(check, statusWarn, "copy the ring's present secret to it: kevlard keys list says which that is",
+			"%s holds %s, and kevlard keys put %s in use", d.cfg.Ring.SecretFile, membership.SecretID(secret), membership.SecretID(held[0]))
+	}
 	return one(check, statusOK, "", "%s holds one, and only its owner can read it", d.cfg.Ring.SecretFile)
 }
 

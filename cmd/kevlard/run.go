@@ -64,6 +64,7 @@ func (sh shell) app(stdout, stderr io.Writer) *cli.App {
 			sh.agentCommand(),
 			sh.configCommand(),
 			keygenCommand(),
+			sh.keysCommand(),
 			sh.joinCommand(),
 			sh.leaveCommand(),
 			sh.drainCommand(),

@@ -24,7 +24,9 @@ type scripted struct {
 	join     report.Join
 	leave    report.Leave
 	fetches  []report.Fetch
-	err      error // of fetch, join, drain and force-leave
+	keys     report.Keys
+	asked    []string // of keys
+	err      error    // of fetch, keys, join, drain and force-leave
 	models   []api.Model
 	broken   *kevlard.Failure // of generate, once its answer has begun
 }
@@ -43,6 +45,12 @@ func (s *scripted) Fetch(_ context.Context, _ string, _, _ int, emit func(report
 	}
 	return s.err
 }
+
+func (s *scripted) Keys(_ context.Context, do string, _ []byte, id string) (report.Keys, error) {
+	s.asked = append(s.asked, do+" "+id)
+	return s.keys, s.err
+}
+
 func (s *scripted) Models() []api.Model   { return s.models }
 func (s *scripted) Ready() (bool, string) { return false, "scripted" }
 

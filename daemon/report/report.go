@@ -242,6 +242,21 @@ type Problem struct {
 	Fix  string `json:"fix"`
 }
 
+// Keys is the cluster secrets of the members (`keys -o json`), by their IDs: the
+// secrets themselves never leave a node this way.
+type Keys struct {
+	Nodes []NodeKeys `json:"nodes"` // those that have not left, by name
+}
+
+// NodeKeys is the cluster secrets of one member.
+type NodeKeys struct {
+	Node       string   `json:"node"`
+	State      string   `json:"state"`      // alive or dead
+	Secrets    []string `json:"secrets"`    // IDs, the one in use first
+	Configured string   `json:"configured"` // ID of the one in its secret_file
+	Error      string   `json:"error,omitempty"`
+}
+
 // Join is the result of `join`.
 type Join struct {
 	Asked    int               `json:"asked"`

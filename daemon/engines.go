@@ -24,7 +24,6 @@ var errKilled = errors.New("killed: the engine did not answer")
 type engines struct {
 	self     kevlard.NodeID
 	launcher Launcher
-	assigned map[kevlard.StageKey]AssignedStage
 	threads  int
 	post     func(node.Event) bool
 	observe  func(kevlard.StageKey, time.Duration) // one batch
@@ -33,9 +32,11 @@ type engines struct {
 	log      *slog.Logger
 	wake     chan struct{} // capacity 1: pending is not empty
 
-	mu      sync.Mutex
-	pending []*engineLife // bounded by the stages assigned
-	lives   map[engineID]*engineLife
+	mu       sync.Mutex
+	assigned map[kevlard.StageKey]AssignedStage // by configuration
+	local    map[kevlard.Digest]LocalModel      // whose stages can be adopted
+	pending  []*engineLife                      // bounded by the stages held
+	lives    map[engineID]*engineLife
 }
 
 // engineID names one life of a stage's engine.
@@ -60,13 +61,39 @@ type engineLife struct {
 
 func newEngines(cfg Config, l Launcher, post func(node.Event) bool, observe func(kevlard.StageKey, time.Duration), log *slog.Logger) *engines {
 	e := &engines{
-		self: cfg.Name, launcher: l, assigned: map[kevlard.StageKey]AssignedStage{}, threads: cfg.Threads, post: post, observe: observe, log: log,
+		self: cfg.Name, launcher: l, assigned: map[kevlard.StageKey]AssignedStage{}, local: map[kevlard.Digest]LocalModel{},
+		threads: cfg.Threads, post: post, observe: observe, log: log,
 		wake: make(chan struct{}, 1), lives: map[engineID]*engineLife{},
 	}
 	for _, a := range cfg.Assigned {
 		e.assigned[a.Key()] = a
 	}
 	return e
+}
+
+// offer replaces the models whose stages can be adopted. Engines that run keep what they
+// have.
+func (e *engines) offer(models []LocalModel) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.local)
+	for _, m := range models {
+		e.local[m.Model.ID] = m
+	}
+}
+
+// find says how a stage is loaded: as it was configured, or from a model that is here.
+func (e *engines) find(key kevlard.StageKey) (AssignedStage, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if a, ok := e.assigned[key]; ok {
+		return a, nil
+	}
+	m, ok := e.local[key.Model]
+	if !ok {
+		return AssignedStage{}, fmt.Errorf("the weights of model %s are not here: no file in [models] dirs has them", key.Model.Short())
+	}
+	return m.stage(key.Layers), nil
 }
 
 func (e *engines) start(ev node.StartEngine) {
@@ -186,7 +213,10 @@ func (e *engines) live(ctx context.Context, l *engineLife) {
 // hold launches the engine, has its batches and its KV done in goroutines of side,
 // and returns when it is gone.
 func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup) EngineExit {
-	a := e.assigned[l.id.stage]
+	a, err := e.find(l.id.stage)
+	if err != nil {
+		return EngineExit{Reason: err.Error()}
+	}
 	eng, err := e.launcher.Launch(ctx, LaunchSpec{
 		Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Progress: e.progress(l.id),
 	})

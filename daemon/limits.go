@@ -15,13 +15,13 @@ import "time"
 //	maxModels, maxStages, maxText  parts of a record       not accepted
 //	maxAsks        nodes asked for their sessions at once  the others wait for their turn
 //	maxFinds       nodes asked at once who owns a session  the others wait for their turn
-//	maxAssigned    stages configured here                  Validate refuses
+//	maxAssigned    stages configured here                  Validate refuses; the machine holds as many at once
 //	maxArrivingBytes  KV that waits for its place          the piece is refused, the sender sends it again
 //	maxLeavingBytes   KV that waits to be sent             the machine gives the standby up
 //	maxLeavingPeer    the part of it for one peer          the same
 //	[kv] ram_bytes    KV kept for others                   offers and pieces are refused (kvstream/index)
 //
-// Engine starts are bounded by the stages configured: a stage starts an engine
+// Engine starts are bounded by the stages held: a stage starts an engine
 // only after the one before has exited. An engine has one batch at a time.
 const (
 	inboxSize    = 4096

@@ -152,7 +152,7 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 // unready names the first stage that takes no work, "" if there is none.
 func unready(stages []topology.Stage) string {
 	for _, s := range stages {
-		if s.State == topology.Ready {
+		if s.State == topology.Ready || s.State == topology.Retiring {
 			continue
 		}
 		why := fmt.Sprintf("stage %v is %s", s.Key.Layers, s.State)

@@ -137,7 +137,7 @@ func (r record) check() error {
 		}
 		layers[m.ID] = m.Layers
 	}
-	states := []topology.StageState{topology.Cold, topology.Loading, topology.Ready, topology.Stalled}
+	states := []topology.StageState{topology.Cold, topology.Loading, topology.Ready, topology.Stalled, topology.Retiring}
 	for i, s := range r.Stages {
 		l := s.Key.Layers
 		if n, ok := layers[s.Key.Model]; !ok || l.Lo < 0 || l.Hi <= l.Lo || l.Hi > n {

@@ -75,22 +75,53 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 // publish replaces what our record says and returns its new version. The loop
 // calls it; signing takes some 30 microseconds.
 func (r *records) publish(stages []topology.Stage, draining bool) (version uint64, changed bool) {
+	version, changed, err := r.change(func(own *record) error {
+		own.Stages, own.Draining = slices.Clone(stages), draining
+		return nil
+	})
+	if err != nil {
+		// The stages held are so few that their record is a fraction of what others take.
+		panic(fmt.Sprintf("daemon: record of %d stages: %v", len(stages), err))
+	}
+	return version, changed
+}
+
+// offer adds models to those that are known here. None goes again: a stage of it may be
+// about to be published.
+func (r *records) offer(models []topology.Model) (version uint64, changed bool, err error) {
+	return r.change(func(own *record) error {
+		own.Models = slices.Clone(own.Models)
+		for _, m := range models {
+			if !slices.ContainsFunc(own.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
+				own.Models = append(own.Models, m)
+			}
+		}
+		if err := own.clip().check(); err != nil {
+			return fmt.Errorf("this node's record would be refused by others: %w", err)
+		}
+		return nil
+	})
+}
+
+// change edits our record, which stays as it is if others would not take it.
+func (r *records) change(edit func(*record) error) (version uint64, changed bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	next := r.own
-	next.Stages, next.Draining = slices.Clone(stages), draining
-	if reflect.DeepEqual(next.Stages, r.own.Stages) && draining == r.own.Draining {
-		return r.own.Version, false
+	if err := edit(&next); err != nil {
+		return r.own.Version, false, err
+	}
+	if reflect.DeepEqual(next, r.own) {
+		return r.own.Version, false, nil
 	}
 	next.Version++
 	b, err := r.codec.seal(next.clip(), r.key)
 	if err != nil {
-		// Only a configuration over the limits gets here, and New has sealed it once.
-		panic(fmt.Sprintf("daemon: record version %d of %d stages: %v", next.Version, len(stages), err))
+		return r.own.Version, false, err
 	}
 	r.own, r.bytes = next, b
 	r.stir()
-	return next.Version, true
+	return next.Version, true, nil
 }
 
 // sealed returns our record for others.

@@ -19,7 +19,7 @@ const announceWait = time.Second
 // versions set in quick succession are announced as one.
 func (r *Ring) SetRecord(version uint64) {
 	r.metaMu.Lock()
-	r.meta.Record = version
+	r.meta.Record = max(r.meta.Record, version) // callers may overtake one another
 	r.metaMu.Unlock()
 	select {
 	case r.dirty <- struct{}{}:

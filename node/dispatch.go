@@ -180,7 +180,7 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 			}
 		case EngineLoading:
 			if s.Key() == ev.Stage {
-				s.EngineLoading(ev.Run, ev.Progress)
+				out = m.fromStage(now, i, s.EngineLoading(ev.Run, ev.Progress, nil), out)
 			}
 		case EngineExited:
 			if s.Key() == ev.Stage {

@@ -158,6 +158,17 @@ type TakeOver struct {
 	Accepted bool
 }
 
+// Adopt makes this node hold a stage: its engine starts at once. A stage that does not
+// fit is reported and not taken.
+type Adopt struct {
+	Assigned
+	Cause string // for the event log
+}
+
+// Release makes this node give a stage up, if it holds it. Sessions there go on
+// elsewhere, and what was computed stays in the block memory.
+type Release struct{ Stage kevlard.StageKey }
+
 // Drain stops (or, with Undo, resumes) taking new sessions.
 type Drain struct{ Undo bool }
 
@@ -252,3 +263,5 @@ func (Follow) event()        {}
 func (Find) event()          {}
 func (TakeOver) event()      {}
 func (Drain) event()         {}
+func (Adopt) event()         {}
+func (Release) event()       {}

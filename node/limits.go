@@ -109,7 +109,9 @@ type Limits struct {
 	// TakeOvers is how many sessions are being taken over at once; more are refused with
 	// 429. Default 256.
 	TakeOvers int
-	Witness   witness.Limits
+	// Stages is the most stages held at once. Default 64.
+	Stages  int
+	Witness witness.Limits
 }
 
 func (l Limits) withDefaults() Limits {
@@ -127,6 +129,9 @@ func (l Limits) withDefaults() Limits {
 	}
 	if l.TakeOvers == 0 {
 		l.TakeOvers = 256
+	}
+	if l.Stages == 0 {
+		l.Stages = 64
 	}
 	if l.RestingBytes == 0 {
 		l.RestingBytes = 64 << 20

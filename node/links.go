@@ -314,10 +314,14 @@ func (m *Machine) pong(now kevlard.Instant, n kevlard.NodeID, pong protocol.Pong
 	p.rtt += (rtt - p.rtt) / 8
 }
 
-// free is how many KV positions every stage of this node can grant one session.
+// free is how many KV positions every stage of this node can grant one session. A stage
+// without an engine says nothing about the others.
 func (m *Machine) free() int {
 	least := -1
 	for _, s := range m.stages {
+		if st := s.Advertise().State; st != topology.Ready && st != topology.Stalled {
+			continue
+		}
 		if f := s.Room(); least < 0 || f < least {
 			least = f
 		}

@@ -25,19 +25,12 @@ import (
 type Config struct {
 	Self   kevlard.NodeID
 	Boot   kevlard.BootID
-	Stages []Assigned
+	Stages []Assigned // held from the start
 	Timing Timing
 	Limits Limits
 	KV     index.Config // what is kept for others
 	// Standbys is how many copies of a session's KV are kept: 0 or 1.
 	Standbys int
-}
-
-// Assigned is one stage that this node is configured to hold.
-type Assigned struct {
-	Model  topology.Model
-	Layers kevlard.Layers
-	Width  int // bytes of one row of hidden state
 }
 
 // Machine is one node. Not safe for concurrent use.
@@ -49,6 +42,7 @@ type Machine struct {
 	timers     timers
 	waiting    map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
 	stages     []*stage.Machine           // sorted by key
+	former     stageCounters              // of stages that are gone
 	peers      map[kevlard.NodeID]*peer
 	watched    []*peer          // of these, as of the last look at who is on a route
 	names      []kevlard.NodeID // of the peers, sorted; empty: not known
@@ -100,12 +94,8 @@ func New(cfg Config) *Machine {
 	}
 	m.records = witness.NewStore(m.life(), m.cfg.Limits.Witness)
 	for _, a := range cfg.Stages {
-		m.stages = append(m.stages, stage.New(stage.Config{
-			Key: kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}, Last: a.Layers.Hi == a.Model.Layers,
-			Width: a.Width, Copies: m.copies, Keep: true, Timing: cfg.Timing.Stage, Limits: cfg.Limits.Stage,
-		}))
+		m.addStage(a)
 	}
-	slices.SortFunc(m.stages, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
 	return m
 }
 
@@ -175,13 +165,17 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 		out = append(out, m.find(ev))
 	case TakeOver:
 		out = m.takeOver(now, ev, out)
+	case Adopt:
+		out = m.adopt(ev, out)
+	case Release:
+		out = m.release(now, ev, out)
 	case Drain:
 		m.draining = !ev.Undo
 		out = append(out, m.publish())
 	default:
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
-	out = m.due(now, out)
+	out = m.retire(now, m.due(now, out))
 	// What is used again in this step is not among these. They go first, so that rows of
 	// this step for which they made room find the memory.
 	var freed []Effect

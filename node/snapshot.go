@@ -93,17 +93,18 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
 	}
 	s.Paused = m.resting.paused()
+	c := m.former
 	for _, st := range m.stages {
-		c := st.Counters()
-		s.Counters.Fenced += c.Fenced
-		s.Counters.Refused += c.Refused
-		s.Counters.Batches += c.Batches
-		s.Counters.Rows += c.Rows
+		c.add(st.Counters())
 		s.KV.Transfers += st.Transfers()
-		s.KV.Exported += c.Exported
-		s.KV.Loaded += c.Loaded
 		s.Stages = append(s.Stages, StageInfo{st.Advertise(), st.Sessions(), st.FreeCells(), st.QueuedRows()})
 	}
+	s.Counters.Fenced += c.Fenced
+	s.Counters.Refused += c.Refused
+	s.Counters.Batches += c.Batches
+	s.Counters.Rows += c.Rows
+	s.KV.Exported += c.Exported
+	s.KV.Loaded += c.Loaded
 	for _, n := range m.peerNames() {
 		p := m.peers[n]
 		s.Peers = append(s.Peers, PeerInfo{n, p.up, p.silent, p.rtt, p.load})

@@ -58,7 +58,7 @@ func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost
 // counted by name.
 func cause(s string) string {
 	switch s {
-	case "engine-exit", "engine-stall", "lease":
+	case "engine-exit", "engine-stall", "lease", "release":
 		return s
 	}
 	return "other"

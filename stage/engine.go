@@ -9,20 +9,26 @@ import (
 	"github.com/kevlard/kevlard/topology"
 )
 
-// EngineLoading records load progress in permille.
-func (m *Machine) EngineLoading(engine uint64, permille int) {
-	if engine == m.engine && m.state == topology.Loading {
-		m.progress = permille
+// EngineLoading records load progress in permille. Others are told of each tenth.
+func (m *Machine) EngineLoading(engine uint64, permille int, out []Effect) []Effect {
+	if engine != m.engine || m.state != topology.Loading {
+		return out
 	}
+	if permille/100 != m.progress/100 {
+		out = append(out, Changed{})
+	}
+	m.progress = permille
+	return out
 }
 
 // EngineReady opens the stage for sessions. cells is the number of KV positions
 // that the engine was granted, cellBytes what the KV of one takes in all layers (0:
 // the shell cannot move KV).
 func (m *Machine) EngineReady(now kevlard.Instant, engine uint64, class string, cells, cellBytes int, out []Effect) []Effect {
-	if engine != m.engine || m.state != topology.Loading {
+	if engine != m.engine || m.state != topology.Loading || m.released {
 		return out
 	}
+	m.unloaded = 0
 	m.state, m.class, m.progress, m.reason, m.readyAt = topology.Ready, class, 1000, "", now
 	m.cells, m.cellBytes = newExtents(cells), cellBytes
 	return append(out, Changed{}, Note{Type: "engine-ready", Detail: fmt.Sprintf("stage %v, %d KV positions", m.cfg.Key.Layers, cells)})
@@ -43,6 +49,13 @@ func (m *Machine) EngineExited(now kevlard.Instant, engine uint64, poisonous boo
 	m.batch = nil
 	if m.readyAt != 0 && now.Sub(m.readyAt) >= m.cfg.Timing.Calm {
 		m.failures = 0
+	}
+	if m.released {
+		m.state, m.readyAt, m.cells = topology.Cold, 0, newExtents(0)
+		return append(out, Changed{}, Note{Type: "stage-released", Cause: reason, Detail: fmt.Sprintf("stage %v", m.cfg.Key.Layers)})
+	}
+	if m.state == topology.Loading {
+		m.unloaded++
 	}
 	wait := backoff(m.cfg.Timing, m.failures)
 	m.failures++

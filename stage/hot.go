@@ -15,7 +15,7 @@ import (
 
 // Warm brings the engine's copy of a session up to what the node has stored of it.
 func (m *Machine) Warm(now kevlard.Instant, id kevlard.SessionID, out []Effect) []Effect {
-	if m.state != topology.Ready || m.cfg.Copies == nil || m.cellBytes == 0 || m.slots[id] != nil {
+	if m.state != topology.Ready || m.released || m.cfg.Copies == nil || m.cellBytes == 0 || m.slots[id] != nil {
 		return out
 	}
 	c, ok := m.cfg.Copies.Copy(m.cfg.Key, id)

@@ -130,7 +130,7 @@ func (m *Machine) left(s *slot) {
 // Holds returns how many leading positions of tokens are here, in block memory or in
 // the cells of a session, now or soon. class is that of the engine.
 func (m *Machine) Holds(salt string, tokens []kevlard.Token) (n int, class string) {
-	if m.state != topology.Ready || !m.keeps() {
+	if m.state != topology.Ready || m.released || !m.keeps() {
 		return 0, m.class
 	}
 	n = m.cfg.Copies.Held(m.cfg.Key, m.class, salt, tokens)

@@ -39,6 +39,9 @@ type Timing struct {
 	// Start is the same for one that is to start: longer than owners wait for the other
 	// stages. Default 1.2 s.
 	Start time.Duration
+	// Release is how long a stage that is given up may take to keep what it computed
+	// before its engine is killed. Default 5 s.
+	Release time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -60,6 +63,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Fetch, 300*time.Millisecond)
 	set(&t.Await, 400*time.Millisecond)
 	set(&t.Start, 1200*time.Millisecond)
+	set(&t.Release, 5*time.Second)
 	return t
 }
 
@@ -85,6 +89,10 @@ type Limits struct {
 // maxKeeping is how many pieces may be on their way from the engine to the block memory
 // and be known; of the oldest it is forgotten whose they are. The shell has room for fewer.
 const maxKeeping = 1024
+
+// maxUnloaded is how many engines in a row may fail to load before the stage counts as
+// one that this node can't hold: one more try, for what was an accident.
+const maxUnloaded = 2
 
 // transferPosition is what one position may take to be read or written, beyond
 // Timing.Stall, before the engine counts as stalled.

@@ -13,6 +13,9 @@
 // cell numbers. Every session reserves all the cells it can ever need when it is
 // prepared, so nothing is refused for room later.
 //
+// A stage that is given up (Release) goes to its end from any of these: no prepare is
+// taken, what was computed is kept, the engine is killed.
+//
 // # Barriers
 //
 // A prepare for a session whose rows are in the running batch, or whose cells are
@@ -84,6 +87,12 @@ type Machine struct {
 	keeping  []keeping       // in the order in which they were read
 	waiting  []*slot         // prepares that wait for other sessions, in their order
 	prepares uint64          // number of the last one
+
+	released  bool            // given up: nothing new is taken
+	releaseBy kevlard.Instant // when the engine is killed whatever it does; Never once it was
+	retired   bool            // its engine was told to go
+	unloaded  int             // engines in a row that did not come to be ready
+
 	counters Counters
 }
 
@@ -187,7 +196,11 @@ func (m *Machine) Key() kevlard.StageKey { return m.cfg.Key }
 
 // Advertise returns what the node's record says of the stage.
 func (m *Machine) Advertise() topology.Stage {
-	return topology.Stage{Key: m.cfg.Key, State: m.state, Class: m.class, Progress: m.progress, Reason: m.reason, Cells: m.cells.total}
+	a := topology.Stage{Key: m.cfg.Key, State: m.state, Class: m.class, Progress: m.progress, Reason: m.reason, Cells: m.cells.total}
+	if m.released {
+		a.State = topology.Retiring
+	}
+	return a
 }
 
 // CellBytes returns the bytes of one position's KV; 0 while no engine is ready.
@@ -219,13 +232,16 @@ func (m *Machine) QueuedRows() int {
 // Deadline returns when Wake must be called.
 func (m *Machine) Deadline() kevlard.Instant {
 	at := m.restartAt
-	if m.state != topology.Cold {
+	if m.state != topology.Cold || m.released {
 		at = kevlard.Never
 	}
 	if m.batch != nil {
 		at = min(at, m.batch.overdue)
 	}
 	at = min(at, m.due)
+	if m.released && m.state != topology.Cold {
+		at = min(at, m.releaseBy)
+	}
 	policy := m.policy()
 	for _, s := range m.slots {
 		at = min(at, s.lease)
@@ -248,7 +264,7 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	if late > 0 {
 		m.grace(now, late)
 	}
-	if m.state == topology.Cold && now >= m.restartAt {
+	if m.state == topology.Cold && now >= m.restartAt && !m.released {
 		m.engine++
 		m.state, m.progress, m.restartAt = topology.Loading, 0, kevlard.Never
 		out = append(out, Start{m.engine}, Changed{})

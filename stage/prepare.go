@@ -35,6 +35,8 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 		return refusal(protocol.RefusedStale, m.tombs.fences[p.Session].Epoch, "the session is closed")
 	}
 	switch {
+	case m.released:
+		return refuse(protocol.RefusedNoStage, fmt.Sprintf("stage %v is being given up", m.cfg.Key.Layers))
 	case m.state != topology.Ready:
 		return refuse(protocol.RefusedNoStage, fmt.Sprintf("stage %v is %s", m.cfg.Key.Layers, m.state))
 	case p.Last != m.cfg.Last:

@@ -28,6 +28,8 @@ const (
 	Loading StageState = "loading" // weights are being read
 	Ready   StageState = "ready"
 	Stalled StageState = "stalled" // the engine is overdue; not routed to
+	// Retiring is a stage that is being given up: its sessions go elsewhere.
+	Retiring StageState = "draining"
 )
 
 // Model is what nodes say of a model they hold stages of.

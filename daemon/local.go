@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// LocalModel is a model on this node's disk: any stage of it can be adopted.
+type LocalModel struct {
+	Model topology.Model
+	// Path is the model file, for the launcher.
+	Path string
+	// Width is the bytes of one row of hidden state.
+	Width int
+	// Cells returns the KV positions to ask of the engine of a stage. Default: four
+	// sessions of the model's whole context.
+	Cells func(kevlard.Layers) int
+}
+
+// stage describes one stage of the model as the configuration would.
+func (l LocalModel) stage(layers kevlard.Layers) AssignedStage {
+	a := AssignedStage{Model: l.Model, Path: l.Path, Layers: layers, Width: l.Width, CellsWanted: 4 * l.Model.Context}
+	if l.Cells != nil {
+		a.CellsWanted = l.Cells(layers)
+	}
+	return a
+}
+
+func (l LocalModel) check() error {
+	m := l.Model
+	if m.ID.IsZero() || m.Layers < 1 || m.Context < 1 || m.Vocab < 1 || l.Width < 1 {
+		return fmt.Errorf("local model %q: digest %s, %d layers, context %d, vocabulary %d, rows of %d bytes; want all of them", m.Name, m.ID.Short(), m.Layers, m.Context, m.Vocab, l.Width)
+	}
+	return nil
+}
+
+// Offer replaces the models of this node's disk. Others are told of them, and their
+// stages can be adopted.
+func (d *Daemon) Offer(models []LocalModel) error {
+	var errs []error
+	var topo []topology.Model
+	for _, m := range models {
+		errs = append(errs, m.check())
+		topo = append(topo, m.Model)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	d.engines.offer(models)
+	version, changed, err := d.records.offer(topo)
+	if changed {
+		d.ring.SetRecord(version)
+	}
+	return err
+}
+
+// Adopt makes this node hold a stage of a model that it was offered, or that is assigned
+// to it. cause is for the event log.
+func (d *Daemon) Adopt(key kevlard.StageKey, cause string) error {
+	a, err := d.engines.find(key)
+	if err != nil {
+		return fmt.Errorf("adopt stage %v: %w", key.Layers, err)
+	}
+	if !d.post(node.Adopt{Assigned: node.Assigned{Model: a.Model, Layers: key.Layers, Width: a.Width}, Cause: cause}) {
+		return errStopped
+	}
+	return nil
+}
+
+// Release makes this node give a stage up, if it holds it.
+func (d *Daemon) Release(key kevlard.StageKey) error {
+	if !d.post(node.Release{Stage: key}) {
+		return errStopped
+	}
+	return nil
+}

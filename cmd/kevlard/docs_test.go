@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
+	"github.com/kevlard/kevlard/membership"
 )
 
 const operatingGuide = "../../docs/operating.md"
@@ -63,5 +64,39 @@ func TestGuideExamples(t *testing.T) {
 		if len(problems)+len(loaded.Warnings) > 0 {
 			t.Errorf("%v %v in\n%s", problems, loaded.Warnings, e[1])
 		}
+	}
+}
+
+// detectionTable is the guide's table of derived detection times.
+func detectionTable(t *testing.T) string {
+	var b strings.Builder
+	b.WriteString("| members | `lan`: first, everyone | `wan`: first, everyone | memberlist's LAN settings |\n|---|---|---|---|\n")
+	for _, n := range []int{3, 8, 16, 32, 64, 100, 256, 1000} {
+		fmt.Fprintf(&b, "| %d |", n)
+		for _, settings := range []string{"lan", "wan", membership.MemberlistLAN} {
+			first, everyone, err := membership.Detection(settings, n, 0.5)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first99, everyone99, err := membership.Detection(settings, n, 0.99)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, " %.1f / %.1f s, %.1f / %.1f s |", first.Seconds(), first99.Seconds(), everyone.Seconds(), everyone99.Seconds())
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// TestGuideDerivesDetection checks that the guide's detection times are those of the
+// profiles.
+func TestGuideDerivesDetection(t *testing.T) {
+	text, err := os.ReadFile(operatingGuide)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := detectionTable(t); !strings.Contains(string(text), want) {
+		t.Errorf("%s lacks this table, or part of it:\n%s", operatingGuide, want)
 	}
 }

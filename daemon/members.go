@@ -78,7 +78,28 @@ func (d *Daemon) Members() report.Members {
 		}
 		out.Nodes = append(out.Nodes, r)
 	}
+	if alone, of, _ := isolated(out); alone {
+		out.Nodes[of].State = "isolated"
+	}
 	return out
+}
+
+// isolated reports whether all others of a ring of three or more are shown as dead:
+// then it is rather this node that is cut off. self is its place in the list.
+func isolated(m report.Members) (alone bool, self, dead int) {
+	others := 0
+	for i, n := range m.Nodes {
+		switch {
+		case n.Name == m.Self:
+			self = i
+		case n.State == "dead":
+			dead++
+			others++
+		case n.State != "left":
+			others++
+		}
+	}
+	return dead >= 2 && dead == others, self, dead
 }
 
 // describeMember fills what is known of any member.
@@ -138,8 +159,13 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 		if link.LastError != "" {
 			r.Reason += ": " + link.LastError
 		}
+		if link.Inbound {
+			r.Reason += "; the other direction works: it has connected to this node"
+		}
 	case !link.Connected:
 		r.Reason = "the mesh is not connected to it"
+	case !link.Inbound && time.Since(link.Since) > isolatedAfter && time.Since(down) > isolatedAfter:
+		r.Reason = noWayBack
 	case peer.Silent:
 		r.Reason = "connected, but nothing is heard from it"
 	default:
@@ -148,6 +174,9 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 	}
 	return r
 }
+
+// noWayBack says which direction of a link fails: it can't be seen from here why.
+const noWayBack = "this node reaches it, and it has not connected back: the way from it to this node is blocked"
 
 // unready names the first stage that takes no work, "" if there is none.
 func unready(stages []topology.Stage) string {

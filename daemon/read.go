@@ -266,11 +266,20 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 			add(fmt.Sprintf("stage [%d,%d) here is %s: %s", x.Lo, x.Hi, x.State, x.Reason), "see the log of this node; the engine is restarted by itself")
 		}
 	}
+	alone, self, dead := isolated(members)
+	own := members.Nodes[self]
+	if alone {
+		add(fmt.Sprintf("this node is isolated: none of the %d others that it knows answers", dead),
+			fmt.Sprintf("check its network: UDP and TCP %s in both directions; it rejoins by itself", own.Addr))
+	}
 	for _, m := range members.Nodes {
-		switch m.State {
-		case "isolated":
+		if m.Reason == noWayBack {
+			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), fmt.Sprintf("open TCP %s here for that host (firewall, its route to here, [mesh] fabric); `kevlard status` there names its error", own.MeshAddr))
+		}
+		switch {
+		case m.State == "isolated" && m.Name != members.Self:
 			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), fmt.Sprintf("check that TCP %s is reachable from here and back (firewall, [mesh] fabric)", m.MeshAddr))
-		case "dead":
+		case m.State == "dead":
 			add(fmt.Sprintf("node %s is dead", m.Name), fmt.Sprintf("start it again, or free its name with `kevlard force-leave %s`", m.Name))
 		}
 	}

@@ -43,6 +43,14 @@ func (g *guests) node(id string) (kevlard.NodeID, bool) {
 	return "", false
 }
 
+// whole reports whether both connections from a peer ID are up.
+func (g *guests) whole(id string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := g.byID[id]
+	return now != nil && now.whole && !now.ending
+}
+
 // enter lets an arrival in, or says why not. Connections of an older link or boot
 // of the same peer have ended when it returns, so that nothing from them is
 // delivered after something from the newer.

@@ -24,8 +24,9 @@ type link struct {
 
 	mu      sync.Mutex
 	addr    Address
-	pair    *pair // nil while not connected
-	peer    Peer  // as last proved
+	pair    *pair     // nil while not connected
+	since   time.Time // of pair
+	peer    Peer      // as last proved
 	lastErr error
 }
 
@@ -73,7 +74,7 @@ func (l *link) status() PeerStatus {
 	defer l.mu.Unlock()
 	s := PeerStatus{Peer: l.peer, Addr: l.addr.Addr, Connected: l.pair != nil}
 	if l.pair != nil {
-		s.RTT = l.pair.control.session.RTT()
+		s.RTT, s.Since = l.pair.control.session.RTT(), l.since
 	}
 	if s.Peer.ID != l.addr.ID {
 		s.Peer = Peer{Node: l.addr.Node, ID: l.addr.ID, Boot: l.addr.Boot}
@@ -91,7 +92,7 @@ func (l *link) set(p *pair, err error) {
 	defer l.mu.Unlock()
 	l.pair = p
 	if p != nil {
-		l.peer = p.peer
+		l.peer, l.since = p.peer, time.Now()
 	}
 	if err != nil {
 		l.lastErr = err

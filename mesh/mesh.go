@@ -43,6 +43,8 @@ type PeerStatus struct {
 	Peer      Peer // as proved by the last link, else as in the Address
 	Addr      string
 	Connected bool
+	Since     time.Time     // when the link came up; zero while it is not
+	Inbound   bool          // the peer has dialled this node and is connected
 	RTT       time.Duration // of the control connection, smoothed; 0 if not yet measured
 	LastError string        // why the last link broke or the last dial failed, "" if neither
 }
@@ -271,7 +273,9 @@ func (m *Mesh) Peers() []PeerStatus {
 	defer m.mu.RUnlock()
 	out := make([]PeerStatus, 0, len(m.links))
 	for _, l := range m.links {
-		out = append(out, l.status())
+		s := l.status()
+		s.Inbound = m.guests.whole(s.Peer.ID)
+		out = append(out, s)
 	}
 	slices.SortFunc(out, func(a, b PeerStatus) int { return cmp.Compare(a.Peer.Node, b.Peer.Node) })
 	return out

@@ -101,7 +101,7 @@ func open(w *weights, spec Spec, progress func(done, total int64)) (s *Stage, er
 	if err := s.allocate(tensors, spec); err != nil {
 		return nil, err
 	}
-	return s, s.load(tensors, progress)
+	return s, idly(func() error { return s.load(tensors, progress) })
 }
 
 // recoverTo turns a panic of the library into err. Panics of ours keep their

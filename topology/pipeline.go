@@ -43,6 +43,7 @@ type Layout struct {
 func (v View) Layout(m Model) Layout {
 	l := Layout{Model: m}
 	holders := map[kevlard.Layers][]PipelineStage{}
+	replaced := map[kevlard.Layers][]PipelineStage{} // of the dead, whose stages others take on
 	for _, n := range v.Nodes {
 		if n.State == Left {
 			continue
@@ -55,9 +56,14 @@ func (v View) Layout(m Model) Layout {
 			if n.State == Dead {
 				state = Cold
 			}
-			holders[s.Key.Layers] = append(holders[s.Key.Layers], PipelineStage{Layers: s.Key.Layers, Node: n.ID, State: state})
+			to := holders
+			if n.State == Dead && n.Auto {
+				to = replaced
+			}
+			to[s.Key.Layers] = append(to[s.Key.Layers], PipelineStage{Layers: s.Key.Layers, Node: n.ID, State: state})
 		}
 	}
+	fill(holders, replaced)
 	ranges := make([]kevlard.Layers, 0, len(holders))
 	width := 0
 	for r, h := range holders {
@@ -97,6 +103,29 @@ func (v View) Layout(m Model) Layout {
 		l.Pipelines = append(l.Pipelines, p)
 	}
 	return l
+}
+
+// fill shows the dead where nobody has replaced them yet: a range with fewer holders than
+// others, or a cut that no living node has.
+func fill(holders, dead map[kevlard.Layers][]PipelineStage) {
+	width := 0
+	for _, h := range holders {
+		width = max(width, len(h))
+	}
+	var living []kevlard.Layers
+	for r := range holders {
+		living = append(living, r)
+	}
+	for r, h := range dead {
+		if gaps := Uncovered(living, r.Hi); len(holders[r]) == 0 && !slices.ContainsFunc(gaps, func(g kevlard.Layers) bool { return g.Lo < r.Hi && r.Lo < g.Hi }) {
+			continue // its layers are served in another cut
+		}
+		for _, s := range h {
+			if n := len(holders[r]); n == 0 || n < width {
+				holders[r] = append(holders[r], s)
+			}
+		}
+	}
 }
 
 // Uncovered returns the parts of [0,n) that no range covers.

@@ -95,6 +95,35 @@ func TestLayout(t *testing.T) {
 	}
 }
 
+// TestLayoutShowsTheDeadUntilReplaced: what a planned node held is missing until another
+// one takes it on.
+func TestLayoutShowsTheDeadUntilReplaced(t *testing.T) {
+	m := Model{ID: kevlard.Digest{1}, Name: "m", Layers: 4}
+	auto := func(id kevlard.NodeID, state State, stages ...Stage) Node {
+		return Node{ID: id, State: state, Stages: stages, Capacity: Capacity{Auto: true}}
+	}
+	nodes := []Node{
+		auto("a", Alive, ready(m.ID, 0, 2)), auto("b", Alive, ready(m.ID, 2, 4)), auto("c", Dead, ready(m.ID, 0, 2)),
+		auto("d", Alive, ready(m.ID, 2, 4)), auto("e", Alive),
+	}
+	l := View{Nodes: nodes}.Layout(m)
+	if want := []Shortage{{kevlard.Layers{Lo: 0, Hi: 2}, 1, 2}}; len(l.Pipelines) != 2 || !slices.Equal(l.Shortages, want) {
+		t.Errorf("with a dead holder: %+v", l)
+	}
+	nodes[4] = auto("e", Alive, ready(m.ID, 0, 2))
+	if l = (View{Nodes: nodes}).Layout(m); len(l.Pipelines) != 2 || len(l.Shortages) != 0 {
+		t.Errorf("replaced: %+v", l)
+	}
+	nodes = []Node{auto("a", Dead, ready(m.ID, 0, 2)), auto("b", Dead, ready(m.ID, 2, 4)), auto("c", Alive, ready(m.ID, 0, 4))}
+	if l = (View{Nodes: nodes}).Layout(m); len(l.Pipelines) != 1 || len(l.Shortages) != 0 {
+		t.Errorf("replaced in another cut: %+v", l)
+	}
+	nodes = nodes[:2]
+	if l = (View{Nodes: nodes}).Layout(m); len(l.Pipelines) != 1 || len(l.Missing) != 1 || len(l.Shortages) != 2 {
+		t.Errorf("all dead: %+v", l)
+	}
+}
+
 func TestModelsAndNodes(t *testing.T) {
 	x, y := Model{ID: kevlard.Digest{1}, Name: "x"}, Model{ID: kevlard.Digest{2}, Name: "a"}
 	v := View{Nodes: []Node{{ID: "a", Models: []Model{x}}, {ID: "b", Models: []Model{y, x}}}}

@@ -39,6 +39,7 @@ type Model struct {
 	Layers  int            `cbor:"3,keyasint"`
 	Context int            `cbor:"4,keyasint"` // the most positions of a session
 	Vocab   int            `cbor:"5,keyasint"`
+	Width   int            `cbor:"6,keyasint,omitempty"` // bytes of one row of hidden state; 0: not said
 }
 
 // Stage is one stage resident on a node, as advertised in its record.

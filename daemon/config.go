@@ -82,6 +82,13 @@ type Config struct {
 
 	// Assigned lists the stages of a host.
 	Assigned []AssignedStage
+	// Auto makes a host take the stages that the mesh's plan gives it, of the models that
+	// it is offered (Daemon.Offer), within what Capacity says of its devices.
+	Auto     bool
+	Capacity topology.Capacity
+	// Goal and Settle are the plan's; the same on all nodes.
+	Goal   topology.Goal
+	Settle topology.Settle
 	// Threads is the number of compute threads of each engine. Default 1.
 	Threads int
 
@@ -117,6 +124,8 @@ type AssignedStage struct {
 	// CellsWanted is the number of KV positions to ask of the engine. Default
 	// four sessions of the model's whole context.
 	CellsWanted int
+	// Device is the index of the device, in the order that the launcher knows.
+	Device int
 }
 
 // Key names the stage.
@@ -174,6 +183,12 @@ func (c Config) Validate() error {
 	}
 	if c.Role != "" && c.Role != membership.RoleHost && c.Role != membership.RoleGateway {
 		bad("node role %q: want host or gateway", c.Role)
+	}
+	if c.Role == membership.RoleGateway && c.Auto {
+		bad("node role gateway: a gateway has no engine and can't take stages; make it a host")
+	}
+	if c.Auto && len(c.Assigned) > 0 {
+		bad("stages are assigned, and are to be taken as planned: want one of both")
 	}
 	if c.Role == membership.RoleGateway && len(c.Assigned) > 0 {
 		bad("node role gateway: a gateway has no engine, but %d stages are assigned to it; assign none or make it a host", len(c.Assigned))

@@ -73,7 +73,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	if len(cfg.Assigned) > 0 && deps.Launcher == nil {
+	if (cfg.Auto || len(cfg.Assigned) > 0) && deps.Launcher == nil {
 		return nil, errors.New("stages are assigned to this node, but this build has no engine: build with cgo, or use role gateway")
 	}
 	log := deps.Log
@@ -99,7 +99,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
 	own, assigned := d.describe()
-	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys})
+	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys, Auto: cfg.Auto, Goal: cfg.Goal, Settle: cfg.Settle})
 	var err error
 	pull := func(ctx context.Context, from kevlard.NodeID) ([]byte, error) {
 		return d.mesh.Call(ctx, from, methodRecord, nil)
@@ -138,15 +138,21 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 // configuration.
 func (d *Daemon) describe() (record, []node.Assigned) {
 	own := record{Node: d.cfg.Name, Boot: d.boot, Version: 1, Zone: d.cfg.Zone, Labels: d.cfg.Labels}
+	if d.cfg.Auto {
+		own.Capacity = d.cfg.Capacity
+		own.Capacity.Auto = true
+	}
 	seen := map[kevlard.Digest]bool{}
 	var assigned []node.Assigned
 	for _, a := range d.cfg.Assigned {
 		if !seen[a.Model.ID] {
-			own.Models = append(own.Models, a.Model)
+			m := a.Model
+			m.Width = a.Width
+			own.Models = append(own.Models, m)
 			seen[a.Model.ID] = true
 		}
-		own.Stages = append(own.Stages, topology.Stage{Key: a.Key(), State: topology.Cold})
-		assigned = append(assigned, node.Assigned{Model: a.Model, Layers: a.Layers, Width: a.Width})
+		own.Stages = append(own.Stages, topology.Stage{Key: a.Key(), State: topology.Cold, Device: a.Device})
+		assigned = append(assigned, node.Assigned{Model: a.Model, Layers: a.Layers, Width: a.Width, Device: a.Device})
 	}
 	return own, assigned
 }

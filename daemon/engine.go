@@ -24,6 +24,7 @@ type LaunchSpec struct {
 	Run      uint64 // numbers the lives of the stage's engine, for logs
 	Path     string // the model file
 	Threads  int
+	Device   int                // index in the node's devices
 	Cells    int                // KV positions wanted
 	Progress func(permille int) // may be called from any goroutine, until Launch returns
 }

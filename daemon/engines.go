@@ -47,10 +47,11 @@ type engineID struct {
 
 // engineLife is one engine from launch to exit.
 type engineLife struct {
-	id   engineID
-	work chan stage.Batch // capacity 1: at most one batch is under way
-	kill chan struct{}    // closed once
-	once sync.Once
+	id     engineID
+	device int              // index in the node's devices
+	work   chan stage.Batch // capacity 1: at most one batch is under way
+	kill   chan struct{}    // closed once
+	once   sync.Once
 
 	transfers *transfers
 
@@ -97,7 +98,7 @@ func (e *engines) find(key kevlard.StageKey) (AssignedStage, error) {
 }
 
 func (e *engines) start(ev node.StartEngine) {
-	l := &engineLife{id: engineID{ev.Stage, ev.Run}, work: make(chan stage.Batch, 1), kill: make(chan struct{}), transfers: newTransfers()}
+	l := &engineLife{id: engineID{ev.Stage, ev.Run}, device: ev.Device, work: make(chan stage.Batch, 1), kill: make(chan struct{}), transfers: newTransfers()}
 	e.mu.Lock()
 	e.pending = append(e.pending, l)
 	e.lives[l.id] = l
@@ -218,7 +219,7 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 		return EngineExit{Reason: err.Error()}
 	}
 	eng, err := e.launcher.Launch(ctx, LaunchSpec{
-		Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Progress: e.progress(l.id),
+		Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Device: l.device, Progress: e.progress(l.id),
 	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {

@@ -53,7 +53,10 @@ const (
 	maxRecord = 256 << 10
 	maxModels = 64
 	maxStages = 1024
-	maxText   = 512 // names and reasons in a record, in bytes
+	// maxDevices and maxFailed bound what a record says of a node's capacity.
+	maxDevices = 64
+	maxFailed  = 64
+	maxText    = 512 // names and reasons in a record, in bytes
 )
 
 const (

@@ -19,6 +19,8 @@ type LocalModel struct {
 	// Cells returns the KV positions to ask of the engine of a stage. Default: four
 	// sessions of the model's whole context.
 	Cells func(kevlard.Layers) int
+	// Weights are the sizes that the plan counts with.
+	Weights topology.Weights
 }
 
 // stage describes one stage of the model as the configuration would.
@@ -43,15 +45,22 @@ func (l LocalModel) check() error {
 func (d *Daemon) Offer(models []LocalModel) error {
 	var errs []error
 	var topo []topology.Model
+	var weights []topology.Weights
+	var here []topology.Local
 	for _, m := range models {
 		errs = append(errs, m.check())
+		m.Model.Width = m.Width
 		topo = append(topo, m.Model)
+		if m.Weights.Check(m.Model.Layers) {
+			weights = append(weights, m.Weights)
+		}
+		here = append(here, topology.Local{Model: m.Model.ID, Layers: []kevlard.Layers{{Hi: m.Model.Layers}}})
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	d.engines.offer(models)
-	version, changed, err := d.records.offer(topo)
+	version, changed, err := d.records.offer(topo, weights, here)
 	if changed {
 		d.ring.SetRecord(version)
 	}

@@ -3,7 +3,6 @@ package daemon
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -193,7 +192,7 @@ func (d *Daemon) apply(e node.Effect) {
 	case node.Finish:
 		d.finish(e)
 	case node.Publish:
-		if version, changed := d.records.publish(e.Stages, e.Draining); changed {
+		if version, changed := d.records.publish(e.Stages, e.Failed, e.Draining); changed {
 			d.ring.SetRecord(version)
 		}
 	case node.Report:
@@ -274,7 +273,7 @@ func (d *Daemon) publishSnapshot(now kevlard.Instant) {
 	s.view = s.node.View
 	s.strays = s.view.Strays()
 	for _, m := range s.view.Models() {
-		if slices.Contains(s.strays, m) {
+		if has(s.strays, m) {
 			continue
 		}
 		ok, missing := d.machine.Servable(m)

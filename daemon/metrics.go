@@ -136,6 +136,9 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	for why, n := range c.Failovers {
 		emit(prometheus.CounterValue, "kevlard_failovers_total", "Re-routes of running sessions owned here.", float64(n), "cause", why)
 	}
+	for why, n := range c.Reforms {
+		emit(prometheus.CounterValue, "kevlard_reforms_total", "Stages adopted, given up and given back by this node.", float64(n), "reason", why)
+	}
 	emit(prometheus.CounterValue, "kevlard_takeovers_total", "Sessions taken over by this node from owners that were gone.", float64(c.TakeOvers))
 	emit(prometheus.CounterValue, "kevlard_prefix_reused_tokens_total", "Tokens of prompts of sessions owned here whose KV was found instead of computed.", float64(c.PrefixReused))
 	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
@@ -147,6 +150,8 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 			ready = 1
 		}
 		emit(prometheus.GaugeValue, "kevlard_stage_ready", "1 when the stage here takes work.", ready,
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+		emit(prometheus.GaugeValue, "kevlard_stage_load_progress", "How much of the weights of the stage here is loaded, 0 to 1.", float64(st.Progress)/1000,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	}
 	g.copies(s, emit)

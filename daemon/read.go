@@ -85,6 +85,17 @@ func disagreements(s *snapshot) []report.Problem {
 	return out
 }
 
+func has(models []topology.Model, m topology.Model) bool {
+	return slices.ContainsFunc(models, func(o topology.Model) bool { return o.ID == m.ID })
+}
+
+func modelName(v topology.View, id kevlard.Digest) string {
+	if m, ok := v.Model(id); ok {
+		return m.Name
+	}
+	return id.Short()
+}
+
 func joined(ranges []kevlard.Layers) string {
 	s := make([]string, len(ranges))
 	for i, l := range ranges {
@@ -104,7 +115,7 @@ func (d *Daemon) Models() []topology.Model {
 			live.Nodes = append(live.Nodes, n)
 		}
 	}
-	return slices.DeleteFunc(live.Models(), func(m topology.Model) bool { return slices.Contains(s.strays, m) })
+	return slices.DeleteFunc(live.Models(), func(m topology.Model) bool { return has(s.strays, m) })
 }
 
 // Topology returns the models of the ring and their pipelines.
@@ -266,6 +277,10 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 			add(fmt.Sprintf("stage [%d,%d) here is %s: %s", x.Lo, x.Hi, x.State, x.Reason), "see the log of this node; the engine is restarted by itself")
 		}
 	}
+	for _, f := range s.node.Failed {
+		add(fmt.Sprintf("layers %v of model %s could not be loaded here: %s", f.Key.Layers, modelName(s.view, f.Key.Model), f.Reason),
+			"others take them; this node tries again later, or when it is restarted")
+	}
 	alone, self, dead := isolated(members)
 	own := members.Nodes[self]
 	if alone {
@@ -290,7 +305,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 		add("the ring has two nodes: when one dies, the sessions that it owns can't be taken over", "add a third node, a gateway will do")
 	}
 	if len(s.serving) == 0 && s.at != 0 {
-		add("no node of the ring holds a model", "set [models] assign on a host")
+		add("no node of the ring holds a model", "put a model file into a directory of [models] dirs on a host")
 	}
 	return out
 }

@@ -29,6 +29,7 @@ type record struct {
 	Draining bool              `cbor:"6,keyasint,omitempty"`
 	Zone     string            `cbor:"7,keyasint,omitempty"`
 	Labels   map[string]string `cbor:"8,keyasint,omitempty"`
+	Capacity topology.Capacity `cbor:"9,keyasint"`
 }
 
 type sealed struct {
@@ -147,6 +148,7 @@ func (r record) check() error {
 			bad("stage %d: state %.20q, progress %d, cells %d, class of %d and reason of %d bytes", i, s.State, s.Progress, s.Cells, len(s.Class), len(s.Reason))
 		}
 	}
+	errs = append(errs, checkCapacity(r.Capacity))
 	if len(r.Zone) > maxText {
 		bad("zone of %d bytes, want at most %d", len(r.Zone), maxText)
 	}
@@ -162,9 +164,43 @@ func (r record) check() error {
 func (r record) clip() record {
 	r.Stages = slices.Clone(r.Stages)
 	for i := range r.Stages {
-		if s := &r.Stages[i]; len(s.Reason) > maxText {
-			s.Reason = string(bytes.ToValidUTF8([]byte(s.Reason[:maxText]), nil))
-		}
+		r.Stages[i].Reason = clipText(r.Stages[i].Reason)
+	}
+	r.Capacity.Failed = slices.Clone(r.Capacity.Failed)
+	for i := range r.Capacity.Failed {
+		r.Capacity.Failed[i].Reason = clipText(r.Capacity.Failed[i].Reason)
 	}
 	return r
+}
+
+func clipText(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	return string(bytes.ToValidUTF8([]byte(s[:maxText]), nil))
+}
+
+// checkCapacity bounds what a node says of what it could hold; the planner judges the
+// numbers.
+func checkCapacity(c topology.Capacity) error {
+	if len(c.Devices) > maxDevices || len(c.Weights) > maxModels || len(c.Local) > maxModels || len(c.Serve) > maxModels || len(c.Failed) > maxFailed {
+		return fmt.Errorf("capacity: %d devices, weights of %d models, %d local, %d served, %d failed loads, at most %d, %d, %d, %d and %d are taken",
+			len(c.Devices), len(c.Weights), len(c.Local), len(c.Serve), len(c.Failed), maxDevices, maxModels, maxModels, maxModels, maxFailed)
+	}
+	for _, d := range c.Devices {
+		if d.Budget < 0 {
+			return fmt.Errorf("capacity: a device of %d bytes", d.Budget)
+		}
+	}
+	for _, s := range c.Serve {
+		if len(s.Name) > maxText {
+			return fmt.Errorf("capacity: a model's name of %d bytes, want at most %d", len(s.Name), maxText)
+		}
+	}
+	for _, f := range c.Failed {
+		if len(f.Reason) > maxText {
+			return fmt.Errorf("capacity: a reason of %d bytes, want at most %d", len(f.Reason), maxText)
+		}
+	}
+	return nil
 }

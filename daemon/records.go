@@ -74,9 +74,9 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 
 // publish replaces what our record says and returns its new version. The loop
 // calls it; signing takes some 30 microseconds.
-func (r *records) publish(stages []topology.Stage, draining bool) (version uint64, changed bool) {
+func (r *records) publish(stages []topology.Stage, failed []topology.Failed, draining bool) (version uint64, changed bool) {
 	version, changed, err := r.change(func(own *record) error {
-		own.Stages, own.Draining = slices.Clone(stages), draining
+		own.Stages, own.Capacity.Failed, own.Draining = slices.Clone(stages), slices.Clone(failed), draining
 		return nil
 	})
 	if err != nil {
@@ -86,11 +86,12 @@ func (r *records) publish(stages []topology.Stage, draining bool) (version uint6
 	return version, changed
 }
 
-// offer adds models to those that are known here. None goes again: a stage of it may be
-// about to be published.
-func (r *records) offer(models []topology.Model) (version uint64, changed bool, err error) {
+// offer says which models are here. One that is not here any more stays known: a stage of
+// it may be about to be published.
+func (r *records) offer(models []topology.Model, weights []topology.Weights, local []topology.Local) (version uint64, changed bool, err error) {
 	return r.change(func(own *record) error {
 		own.Models = slices.Clone(own.Models)
+		own.Capacity.Weights, own.Capacity.Local = weights, local
 		for _, m := range models {
 			if !slices.ContainsFunc(own.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
 				own.Models = append(own.Models, m)
@@ -317,7 +318,7 @@ func (r *records) view(members []membership.Member, absent int) (topology.View, 
 			}
 		}
 		v.Nodes = append(v.Nodes, topology.Node{
-			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, Zone: rec.Zone, State: state(m, rec), Models: rec.Models, Stages: rec.Stages,
+			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, Zone: rec.Zone, State: state(m, rec), Models: rec.Models, Stages: rec.Stages, Capacity: rec.Capacity,
 		})
 	}
 	slices.SortFunc(v.Nodes, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })

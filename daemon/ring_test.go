@@ -67,6 +67,17 @@ func newRing(t *testing.T) *ring {
 // start adds a node with the given layers; without layers it is a gateway.
 func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 	r.t.Helper()
+	cfg := r.config(name)
+	for _, l := range layers {
+		cfg.Role = "host"
+		cfg.Assigned = append(cfg.Assigned, daemon.AssignedStage{Model: toyTopology(), Layers: l, Width: toyModel.Width})
+	}
+	return r.run(cfg)
+}
+
+// config is that of a gateway, with those that run as its seeds.
+func (r *ring) config(name kevlard.NodeID) daemon.Config {
+	r.t.Helper()
 	cfg := daemon.Config{
 		Name: name, Ring: "test", Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
 		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing, KV: r.kv,
@@ -78,14 +89,10 @@ func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 	case "memory":
 		cfg.Standbys = 1
 	}
-	for _, l := range layers {
-		cfg.Role = "host"
-		cfg.Assigned = append(cfg.Assigned, daemon.AssignedStage{Model: toyTopology(), Layers: l, Width: toyModel.Width})
-	}
 	for _, m := range r.all() {
 		cfg.Join = append(cfg.Join, m.GossipAddr())
 	}
-	return r.run(cfg)
+	return cfg
 }
 
 func (r *ring) run(cfg daemon.Config) *member {

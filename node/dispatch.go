@@ -29,7 +29,7 @@ func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Eff
 		return m.prepare(now, ev.From, ev.Boot, msg, out)
 	case protocol.Close:
 		for i, s := range m.stages {
-			if s.Key().Layers.Lo == msg.Lo {
+			if l := s.Key().Layers; l.Lo == msg.Lo && (l.Hi == msg.Hi || msg.Hi == 0) {
 				out = m.fromStage(now, i, s.Close(now, ev.From, msg, nil), out)
 			}
 		}
@@ -154,14 +154,18 @@ func (m *Machine) probe(p protocol.Probe) protocol.Probed {
 }
 
 func (m *Machine) item(now kevlard.Instant, from kevlard.NodeID, it protocol.Item, out []Effect) []Effect {
-	at := -1
+	at, owned := -1, false
 	for i, s := range m.stages {
 		if s.Key().Layers.Lo != it.Lo {
 			continue
 		}
-		at = i
-		if _, ok := s.Owner(it.Session); ok {
+		if s.Expects(it.Session, it.Fence) {
+			at = i
 			break
+		}
+		if !owned {
+			at = i
+			_, owned = s.Owner(it.Session)
 		}
 	}
 	if at < 0 {
@@ -227,7 +231,7 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 		case stage.Load:
 			out = append(out, Load{key, e.Engine, e.ID, e.Session, e.Pos, e.Cell, e.From})
 		case stage.Start:
-			out = append(out, StartEngine{key, e.Engine})
+			out = append(out, StartEngine{key, e.Engine, m.placed[key].device})
 		case stage.Kill:
 			out = append(out, KillEngine{key, e.Engine})
 		case stage.Changed:
@@ -239,6 +243,7 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 		}
 	}
 	if changed {
+		m.unsettled(now)
 		out = append(out, m.publish())
 	}
 	return out

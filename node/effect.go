@@ -35,8 +35,9 @@ type SendFrame struct {
 
 // StartEngine starts the engine process of a stage; Run numbers its life.
 type StartEngine struct {
-	Stage kevlard.StageKey
-	Run   uint64
+	Stage  kevlard.StageKey
+	Run    uint64
+	Device int // index in the node's devices
 }
 
 // KillEngine kills it; EngineExited follows.
@@ -109,6 +110,7 @@ type Finish struct {
 // Publish asks the shell to publish a new record of this node.
 type Publish struct {
 	Stages   []topology.Stage
+	Failed   []topology.Failed // loads that are not tried again for now
 	Draining bool
 }
 

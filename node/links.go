@@ -377,6 +377,7 @@ func (m *Machine) renew(out []Effect) []Effect {
 // viewChanged takes the ring's word on who is dead, left or back as another boot.
 func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect) []Effect {
 	m.view = v
+	m.unsettled(now)
 	clear(m.ready)
 	known := map[kevlard.NodeID]bool{}
 	for _, n := range v.Nodes {

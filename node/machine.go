@@ -26,6 +26,10 @@ type Config struct {
 	Self   kevlard.NodeID
 	Boot   kevlard.BootID
 	Stages []Assigned // held from the start
+	// Auto: the node takes the stages that the plan gives it, besides those.
+	Auto   bool
+	Goal   topology.Goal   // of the plan; the same on all nodes
+	Settle topology.Settle // how long things must stay before the plan is followed
 	Timing Timing
 	Limits Limits
 	KV     index.Config // what is kept for others
@@ -43,6 +47,7 @@ type Machine struct {
 	waiting    map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
 	stages     []*stage.Machine           // sorted by key
 	former     stageCounters              // of stages that are gone
+	placed     map[kevlard.StageKey]placed
 	peers      map[kevlard.NodeID]*peer
 	watched    []*peer          // of these, as of the last look at who is on a route
 	names      []kevlard.NodeID // of the peers, sorted; empty: not known
@@ -74,7 +79,11 @@ type Machine struct {
 	router   scheduler.Router
 	hops     []kevlard.Hop    // reused by each decision
 	found    []scheduler.Held // the same
-	late     time.Duration    // by which this node's timer fired, until due has acted on it
+
+	reformer *topology.Reformer // nil: the stages are those of the configuration
+	reformAt kevlard.Instant    // when the plan is looked at
+	reformed kevlard.Instant    // when it was
+	late     time.Duration      // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.
@@ -83,10 +92,14 @@ func New(cfg Config) *Machine {
 	m := &Machine{
 		cfg: cfg, ready: map[kevlard.Digest]*ready{}, sessions: map[kevlard.SessionID]*session.Machine{}, waiting: map[kevlard.SessionID]bool{},
 		peers: map[kevlard.NodeID]*peer{}, used: map[kevlard.NodeID]int{}, usedBefore: map[kevlard.NodeID]int{}, poisoned: newPoisoned(cfg.Limits.Poisoned),
-		counters: Counters{Failovers: map[string]uint64{}}, copies: index.New(cfg.KV),
+		counters: Counters{Failovers: map[string]uint64{}, Reforms: map[string]uint64{}}, copies: index.New(cfg.KV),
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		clients: map[kevlard.SessionID]uint64{}, unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 		keeps: map[uint64]keep{}, seekings: map[kevlard.SessionID]*seeking{},
+		placed: map[kevlard.StageKey]placed{}, reformAt: kevlard.Never, reformed: -kevlard.Instant(reformEvery),
+	}
+	if cfg.Auto {
+		m.reformer = topology.NewReformer(cfg.Self, cfg.Goal, cfg.Settle)
 	}
 	if w := &m.cfg.Limits.Witness; w.Lease == 0 && w.Ended == 0 { // as long as clients may take to come back
 		w.Ended = max(cfg.Timing.Resume, time.Second)
@@ -101,7 +114,7 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt)
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt, m.reformAt)
 	for _, b := range m.bids {
 		at = min(at, b.at)
 	}
@@ -166,16 +179,17 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case TakeOver:
 		out = m.takeOver(now, ev, out)
 	case Adopt:
-		out = m.adopt(ev, out)
+		out = m.asked(now, ev, out)
 	case Release:
 		out = m.release(now, ev, out)
 	case Drain:
 		m.draining = !ev.Undo
+		m.unsettled(now)
 		out = append(out, m.publish())
 	default:
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
-	out = m.retire(now, m.due(now, out))
+	out = m.retire(now, m.reform(now, m.due(now, out)))
 	// What is used again in this step is not among these. They go first, so that rows of
 	// this step for which they made room find the memory.
 	var freed []Effect
@@ -359,9 +373,9 @@ func (m *Machine) sortedSessions() []kevlard.SessionID {
 
 // publish describes this node for its record.
 func (m *Machine) publish() Effect {
-	p := Publish{Draining: m.draining}
-	for _, s := range m.stages {
-		p.Stages = append(p.Stages, s.Advertise())
+	p := Publish{Draining: m.draining, Stages: m.advertise()}
+	if m.reformer != nil {
+		p.Failed = m.reformer.Failed()
 	}
 	return p
 }

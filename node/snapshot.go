@@ -17,6 +17,7 @@ type Counters struct {
 	Refused         uint64            // prepares and items refused
 	Batches, Rows   uint64            // computed by the stages here
 	Failovers       map[string]uint64 // by cause, of sessions owned here
+	Reforms         map[string]uint64 // stages adopted, released and given back here, by reason
 	PromptTokens    uint64
 	GeneratedTokens uint64
 	PrefixReused    uint64 // positions of prompts that were found instead of computed
@@ -64,6 +65,7 @@ type PeerInfo struct {
 type Snapshot struct {
 	View     topology.View
 	Draining bool
+	Failed   []topology.Failed // loads that are not tried again for now
 	Sessions []SessionInfo // with a client, by id
 	Paused   []SessionInfo // without, the longest first; they must not be changed
 	Stages   []StageInfo   // by key
@@ -87,17 +89,21 @@ func (m *Machine) Generated() uint64 { return m.counters.GeneratedTokens }
 // Snapshot copies the node's state.
 func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	s := Snapshot{View: m.view, Draining: m.draining, Counters: m.counters}
-	s.Counters.Failovers = maps.Clone(m.counters.Failovers)
+	s.Counters.Failovers, s.Counters.Reforms = maps.Clone(m.counters.Failovers), maps.Clone(m.counters.Reforms)
 	s.KV.Usage, s.KV.Counters = m.copies.Usage(), m.copies.Counters()
 	for _, id := range m.sortedSessions() {
 		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
 	}
 	s.Paused = m.resting.paused()
+	if m.reformer != nil {
+		s.Failed = m.reformer.Failed()
+	}
 	c := m.former
-	for _, st := range m.stages {
+	advertised := m.advertise()
+	for i, st := range m.stages {
 		c.add(st.Counters())
 		s.KV.Transfers += st.Transfers()
-		s.Stages = append(s.Stages, StageInfo{st.Advertise(), st.Sessions(), st.FreeCells(), st.QueuedRows()})
+		s.Stages = append(s.Stages, StageInfo{advertised[i], st.Sessions(), st.FreeCells(), st.QueuedRows()})
 	}
 	s.Counters.Fenced += c.Fenced
 	s.Counters.Refused += c.Refused

@@ -17,6 +17,7 @@ type Assigned struct {
 	Model  topology.Model
 	Layers kevlard.Layers
 	Width  int // bytes of one row of hidden state
+	Device int // index in the node's devices
 }
 
 // Key names the stage.
@@ -34,9 +35,8 @@ func (m *Machine) unfit(a Assigned) string {
 		return fmt.Sprintf("%d stages are here, the most at once", len(m.stages))
 	}
 	for _, s := range m.stages {
-		// Which stage a message is for is told by its first layer alone.
-		if k := s.Key(); k.Model == a.Model.ID && k.Layers.Lo == l.Lo {
-			return fmt.Sprintf("stage %v of the model is here, and is %s", k.Layers, s.Advertise().State)
+		if s.Key() == a.Key() {
+			return fmt.Sprintf("it is here, and is %s", s.Advertise().State)
 		}
 	}
 	return ""
@@ -50,15 +50,26 @@ func (m *Machine) addStage(a Assigned) {
 	})
 	at, _ := slices.BinarySearchFunc(m.stages, s, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
 	m.stages = slices.Insert(m.stages, at, s)
+	m.placed[a.Key()] = placed{device: a.Device}
 }
 
-// adopt takes a stage on.
-func (m *Machine) adopt(ev Adopt, out []Effect) []Effect {
+// asked takes a stage on that an event names.
+func (m *Machine) asked(now kevlard.Instant, ev Adopt, out []Effect) []Effect {
 	if why := m.unfit(ev.Assigned); why != "" {
 		return append(out, Report{Type: "adopt-refused", Cause: ev.Cause, Detail: fmt.Sprintf("stage %v: %s", ev.Layers, why)})
 	}
-	m.addStage(ev.Assigned)
-	return append(out, Report{Type: "adopt", Cause: ev.Cause, Detail: fmt.Sprintf("stage %v of %s", ev.Layers, ev.Model.Name)}, m.publish())
+	return m.adopt(now, ev.Assigned, append(out, Report{Type: "adopt", Cause: ev.Cause, Detail: fmt.Sprintf("stage %v of %s", ev.Layers, ev.Model.Name)}))
+}
+
+// adopt takes a stage on that is fit, and starts its engine.
+func (m *Machine) adopt(now kevlard.Instant, a Assigned, out []Effect) []Effect {
+	m.addStage(a)
+	for i, s := range m.stages {
+		if s.Key() == a.Key() {
+			out = m.fromStage(now, i, s.Wake(now, 0, nil), out)
+		}
+	}
+	return out
 }
 
 // release gives a stage up; it goes when its engine is gone.
@@ -87,10 +98,12 @@ func (m *Machine) retire(now kevlard.Instant, out []Effect) []Effect {
 	m.stages = slices.DeleteFunc(m.stages, func(s *stage.Machine) bool {
 		if s.Gone() {
 			m.former.add(s.Counters())
+			delete(m.placed, s.Key())
 		}
 		return s.Gone()
 	})
 	m.tellAll(now)
+	m.unsettled(now)
 	return append(out, m.publish())
 }
 

@@ -30,7 +30,7 @@ func TestAdoptAndRelease(t *testing.T) {
 	r := newRig(t, []kevlard.Layers{first}, "n1", "n2")
 	r.say("n1", prepareFor("a", "n1.1", first, "n2"))
 	r.step(Adopt{Assigned: Assigned{Model: model, Layers: second, Width: 8}, Cause: "test"})
-	if starts := effectsOf[StartEngine](r.out); len(starts) != 1 || starts[0] != (StartEngine{keyOf(second), 1}) {
+	if starts := effectsOf[StartEngine](r.out); len(starts) != 1 || starts[0] != (StartEngine{Stage: keyOf(second), Run: 1}) {
 		t.Fatalf("engines started: %v", starts)
 	}
 	if r.m.free() == 0 {
@@ -57,9 +57,9 @@ func TestAdoptAndRelease(t *testing.T) {
 	if a := sent[protocol.Prepared](r.out)["n1"]; len(a) != 1 || a[0].Refusal != protocol.RefusedNoStage {
 		t.Errorf("a prepare is answered %+v", a)
 	}
-	r.step(Adopt{Assigned: Assigned{Model: model, Layers: layers(0, 2), Width: 8}})
+	r.step(Adopt{Assigned: Assigned{Model: model, Layers: first, Width: 8}})
 	if no := reports(r.out, "adopt-refused"); len(no) != 1 {
-		t.Errorf("two stages that start at one layer: %v", r.out)
+		t.Errorf("a stage that is still here is taken on: %v", r.out)
 	}
 	r.step(EngineExited{Stage: keyOf(first), Run: 1, Reason: "signal: killed"})
 	if s := r.published(); len(s) != 1 || s[0].Key != keyOf(second) || s[0].State != topology.Ready {
@@ -69,9 +69,31 @@ func TestAdoptAndRelease(t *testing.T) {
 	if len(s.Stages) != 1 || s.Stages[0].Sessions != 1 || s.Counters.Refused != before+1 {
 		t.Errorf("stages %+v, %d refused of %d", s.Stages, s.Counters.Refused, before+1)
 	}
-	r.step(Adopt{Assigned: Assigned{Model: model, Layers: layers(0, 2), Width: 8}})
+	r.step(Adopt{Assigned: Assigned{Model: model, Layers: first, Width: 8}})
 	if len(effectsOf[StartEngine](r.out)) != 1 {
-		t.Errorf("the layer is free, and not taken: %v", r.out)
+		t.Errorf("the layers are free, and not taken: %v", r.out)
+	}
+}
+
+// TestStagesThatBeginAlike holds one session in each of two stages that begin at the same
+// layer, as while layers are cut anew: each gets its own work, and is closed alone.
+func TestStagesThatBeginAlike(t *testing.T) {
+	long, short := layers(0, 2), layers(0, 1)
+	r := newRig(t, []kevlard.Layers{long, short}, "n1", "n2")
+	r.say("n1", prepareFor("a", "n1.1", short, "n2"))
+	p := prepareFor("a", "n1.1", long, "")
+	p.Fence.Term = 2
+	r.say("n1", p)
+	it := protocol.Item{Session: "a", Fence: p.Fence, Lo: 0, Tokens: []kevlard.Token{1, 2}, Start: true}
+	r.step(Arrived{From: "n1", Boot: "n1.1", Frame: protocol.Frame{Items: []protocol.Item{it}}})
+	if runs := effectsOf[RunBatch](r.out); len(runs) != 1 || runs[0].Stage != keyOf(long) {
+		t.Fatalf("work runs at %v", runs)
+	}
+	r.say("n1", protocol.Close{Session: "a", Fence: p.Fence, Lo: 0, Hi: 1})
+	for _, s := range r.m.Snapshot(r.now).Stages {
+		if want := s.Key.Layers.Hi - 1; s.Sessions != want {
+			t.Errorf("stage %v holds %d sessions, want %d", s.Key.Layers, s.Sessions, want)
+		}
 	}
 }
 

@@ -148,6 +148,9 @@ type Close struct {
 	Lo      int               `cbor:"3,keyasint"`
 	// Keep leaves copies of the session where they are: it goes on elsewhere.
 	Keep bool `cbor:"4,keyasint,omitempty"`
+	// Hi is the end of the stage's layers: a node can have two stages that begin alike,
+	// while one replaces the other. 0: whichever begins at Lo.
+	Hi int `cbor:"5,keyasint,omitempty"`
 }
 
 // Step tells the owner that the last stage has finished the positions before

@@ -309,7 +309,7 @@ func (m *Machine) closeHops(r, keep kevlard.Route, out []Effect) []Effect {
 func (m *Machine) closeAt(fence kevlard.Fence, r, keep kevlard.Route, out []Effect) []Effect {
 	for _, h := range r {
 		if !contains(keep, h) {
-			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: fence, Lo: h.Layers.Lo, Keep: m.state != Done}})
+			out = append(out, Send{h.Node, protocol.Close{Session: m.id, Fence: fence, Lo: h.Layers.Lo, Hi: h.Layers.Hi, Keep: m.state != Done}})
 		}
 	}
 	return out

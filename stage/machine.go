@@ -346,6 +346,13 @@ func (m *Machine) NextGone(next kevlard.NodeID, out []Effect) []Effect {
 	return out
 }
 
+// Expects reports whether work of a session at a fence can be for this stage, and not for
+// another one that begins at the same layer: the session was prepared here at that fence.
+func (m *Machine) Expects(id kevlard.SessionID, fence kevlard.Fence) bool {
+	s := m.slots[id]
+	return s != nil && (s.fence == fence || s.parked != nil && s.parked.msg.Fence == fence)
+}
+
 // Owner returns who owns a session that has room here.
 func (m *Machine) Owner(id kevlard.SessionID) (kevlard.NodeID, bool) {
 	s, ok := m.slots[id]

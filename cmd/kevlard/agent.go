@@ -122,12 +122,14 @@ func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
 	library := weights.NewLibrary(fetchedDir(cfg), a.log)
 	a.models = newCatalogue(cfg.Models.Dirs, loader, library, a.log)
 	a.models.recall(c.Context)
-	assigned, manifests, err := a.assign(c.Context)
+	assigned, err := a.assign(c.Context)
 	if err != nil {
 		return nil, err
 	}
-	a.models.scan(c.Context)
-	if err := a.bind(c.Context, secret, assigned, manifests); err != nil {
+	if !planned(cfg) { // else the node joins first, and is of use while it reads
+		a.models.scan(c.Context)
+	}
+	if err := a.bind(c.Context, secret, assigned); err != nil {
 		return nil, err
 	}
 	return a, nil
@@ -147,24 +149,23 @@ func progressLog(log *slog.Logger) func(path string, done, total int64) {
 }
 
 // assign finds the model files of the configured stages.
-func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard.Digest]*model.Manifest, error) {
-	if len(a.cfg.Models.Assign) == 0 && a.cfg.Node.Role == config.RoleHost {
-		a.log.Warn("no stages are assigned to this host: give [models] assign; automatic assignment is not built yet")
+func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, error) {
+	if planned(a.cfg) && budget(a.cfg) == 0 {
+		a.log.Warn("this host takes no stages: nothing says how much memory it has: set [engine] memory_bytes")
 	}
+	names := deviceNames(a.cfg)
 	var out []daemon.AssignedStage
-	manifests := map[kevlard.Digest]*model.Manifest{}
 	for i, as := range a.cfg.Models.Assign {
 		m, err := resolveModel(ctx, a.models.loader, a.cfg.Models.Dirs, as.Model, a.models.holding(as.Layers)...)
 		if err == nil {
 			err = a.adopt(m)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("models.assign entry %d: %w", i+1, err)
+			return nil, fmt.Errorf("models.assign entry %d: %w", i+1, err)
 		}
 		if as.Layers.Hi > m.Layers {
-			return nil, nil, usageError("models.assign entry %d: layers %v: %s has only %d", i+1, as.Layers, m.Name, m.Layers)
+			return nil, usageError("models.assign entry %d: layers %v: %s has only %d", i+1, as.Layers, m.Name, m.Layers)
 		}
-		manifests[m.ID] = m
 		cells := a.cfg.Engine.Cells
 		if cells == 0 {
 			bytes := cmp.Or(a.cfg.Engine.MemoryBytes, defaultKVBytes)
@@ -173,9 +174,10 @@ func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, map[kevlard
 		out = append(out, daemon.AssignedStage{
 			Model: topology.Model{ID: m.ID, Name: m.Name, Layers: m.Layers, Context: m.Context, Vocab: m.Vocab},
 			Path:  m.Path, Layers: as.Layers, Width: m.Dim * rowValueBytes, CellsWanted: cells,
+			Device: i % len(names),
 		})
 	}
-	return out, manifests, nil
+	return out, nil
 }
 
 // adopt makes the model of a stage known. What was fetched, the library knows better.
@@ -186,21 +188,13 @@ func (a *agent) adopt(m *model.Manifest) error {
 	return a.models.add(m)
 }
 
-// devices gives each stage the device that the configuration has for it.
-func devices(configured []string, assigned []daemon.AssignedStage) map[kevlard.StageKey]string {
-	out := map[kevlard.StageKey]string{}
-	for i, s := range assigned {
-		if len(configured) > 0 {
-			out[s.Key()] = configured[i%len(configured)]
-		}
-	}
-	return out
-}
-
 // threads returns the compute threads of one engine.
 func (a *agent) threads() int {
 	if n := a.cfg.Engine.Threads; n > 0 {
 		return n
+	}
+	if planned(a.cfg) { // how many stages it will hold is not known; two is usual in a small ring
+		return defaultThreads(2)
 	}
 	return defaultThreads(len(a.cfg.Models.Assign))
 }
@@ -214,7 +208,7 @@ func defaultThreads(engines int) int {
 
 // bind makes the daemon, the API and the control socket. On error it releases what
 // was bound.
-func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.AssignedStage, manifests map[kevlard.Digest]*model.Manifest) error {
+func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.AssignedStage) error {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, to start engines: %w", err)
@@ -226,7 +220,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg),
 		APIAddr: cfg.API.Listen, APITLS: cfg.API.TLSCert != "", Control: cfg.Control.Socket,
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
-		Version: buildVersion().Version, Dev: cfg.Ring.Dev,
+		Version: buildVersion().Version, Dev: cfg.Ring.Dev, Auto: planned(cfg), Capacity: capacity(cfg),
 	}
 	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
 	dcfg.WeightsBandwidth = int64(cfg.Models.FetchBandwidth)
@@ -251,7 +245,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, manifests: manifests, devices: devices(cfg.Engine.Devices, assigned), rows: batchRows, log: a.log}
+	launch := launcher{exe: exe, manifest: a.models.manifest, devices: deviceNames(cfg), rows: batchRows, log: a.log}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}
@@ -307,7 +301,7 @@ func (a *agent) run(ctx context.Context) error {
 	// The parts outlive the signal: sessions end and the ring is left first.
 	return lifecycle.Run(context.WithoutCancel(ctx),
 		lifecycle.Part{Name: "daemon", Run: a.daemon.Run, Grace: daemonGrace},
-		lifecycle.Part{Name: "models", Run: func(ctx context.Context) error { return a.models.run(ctx, a.gen.wanted) }},
+		lifecycle.Part{Name: "models", Run: a.followModels},
 		lifecycle.Part{Name: "control", Run: a.control.Run, Grace: controlGrace},
 		lifecycle.Part{Name: "api", Run: a.api.Run, Grace: apiGrace},
 		lifecycle.Part{Name: "signals", Run: func(stop context.Context) error { return a.signals(stop, ctx.Done()) }},

@@ -17,20 +17,20 @@ import (
 
 // launcher starts engine processes for the daemon. It is a daemon.Launcher.
 type launcher struct {
-	exe       string // this program
-	manifests map[kevlard.Digest]*model.Manifest
-	devices   map[kevlard.StageKey]string // as configured; none: the engine's choice
-	rows      int                         // most rows of a batch
-	log       *slog.Logger
+	exe      string                               // this program
+	manifest func(kevlard.Digest) *model.Manifest // nil: the model is not here
+	devices  []string                             // as configured; "": the engine's choice
+	rows     int                                  // most rows of a batch
+	log      *slog.Logger
 }
 
 // Launch implements daemon.Launcher.
 func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.Engine, error) {
-	m := l.manifests[spec.Stage.Model]
+	m := l.manifest(spec.Stage.Model)
 	if m == nil {
-		panic(fmt.Sprintf("kevlard: the daemon launches model %v, which was not assigned", spec.Stage.Model))
+		panic(fmt.Sprintf("kevlard: the daemon launches model %v, which was neither assigned nor offered", spec.Stage.Model))
 	}
-	want := l.devices[spec.Stage]
+	want := l.devices[spec.Device]
 	if have := engine.Devices(); want != "" && !slices.Contains(have, want) {
 		return nil, wrongDevice(want, strings.Join(have, ", "))
 	}

@@ -102,7 +102,7 @@ type API struct {
 // Models says which weights there are and which layers this node holds.
 type Models struct {
 	Dirs   []string
-	Assign []Assign // empty: none
+	Assign []Assign // empty: those that the mesh gives it (auto), none for a gateway
 	// FetchBandwidth is what is fetched from peers at most, and given to them, in bytes a
 	// second; 0: no cap.
 	FetchBandwidth int
@@ -116,13 +116,15 @@ type Assign struct {
 
 // Engine says how stages are computed.
 type Engine struct {
-	// Devices are those of the stages of Models.Assign, in their order and from the
-	// beginning again if there are fewer; empty: the CPU. A stage whose device is not
+	// Devices are those that stages are planned for, or those of the stages of
+	// Models.Assign, in their order and from the beginning again if there are fewer;
+	// empty: the CPU. A stage whose device is not
 	// there waits for it.
 	Devices []string
 	Threads int // compute threads of one engine; 0: half of the cores, shared
 	Cells   int // KV positions of one stage, all sessions together; 0: what fits MemoryBytes
-	// MemoryBytes is the KV memory of one stage; 0: 256 MiB.
+	// MemoryBytes is the memory of one device for weights and KV where stages are
+	// planned, 0: half of what there is; else the KV memory of one stage, 0: 256 MiB.
 	MemoryBytes int
 }
 

@@ -51,7 +51,7 @@ type client struct {
 func (w *world) submits() {
 	for i := range w.sc.Sessions {
 		id := kevlard.SessionID(fmt.Sprintf("s%d", i))
-		at := w.between(300*time.Millisecond, w.sc.Horizon)
+		at := w.between(w.sc.Start+300*time.Millisecond, w.sc.Horizon)
 		poison := w.sc.Poison > 0 && i < w.sc.Poison
 		w.after(at, func() { w.submit(id, poison, false) })
 	}

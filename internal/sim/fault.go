@@ -5,16 +5,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
 
 // faults plans what goes wrong.
 func (w *world) faults() {
+	if w.sc.InTurn > 0 {
+		w.inTurn()
+		return
+	}
 	for range w.sc.Faults {
 		k := w.sc.Kinds[w.rng.IntN(len(w.sc.Kinds))]
-		w.after(w.between(100*time.Millisecond, w.sc.Horizon), func() { w.strike(k) })
+		w.after(w.between(w.sc.Start+100*time.Millisecond, w.sc.Horizon), func() { w.strike(k) })
 	}
 }
 
@@ -161,8 +164,7 @@ func (w *world) strikeMemory() {
 		if h.m == nil {
 			continue
 		}
-		for _, a := range h.stages {
-			key := kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}
+		for _, key := range h.held() {
 			slots := slices.Sorted(maps.Keys(h.memory.slots[key]))
 			if len(slots) == 0 {
 				continue
@@ -177,11 +179,11 @@ func (w *world) strikeMemory() {
 
 // strikeEngine hits an engine of h.
 func (w *world) strikeEngine(k Kind, h *host) {
-	if len(h.stages) == 0 {
+	held := h.held()
+	if len(held) == 0 {
 		return
 	}
-	a := h.stages[w.rng.IntN(len(h.stages))]
-	en := h.engines[kevlard.StageKey{Model: a.Model.ID, Layers: a.Layers}]
+	en := h.engines[held[w.rng.IntN(len(held))]]
 	if en == nil || en.gone {
 		return
 	}

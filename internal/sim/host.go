@@ -8,6 +8,7 @@ import (
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/protocol"
+	"github.com/kevlard/kevlard/topology"
 )
 
 // host is a machine with a daemon on it; the daemon may be dead.
@@ -16,6 +17,7 @@ type host struct {
 	id     kevlard.NodeID
 	index  int
 	stages []node.Assigned
+	auto   bool // it takes the stages of the plan
 	cells  int  // KV positions of each engine
 	safe   bool // no fault is aimed at it
 
@@ -49,13 +51,13 @@ func (h *host) start() {
 	w := h.w
 	h.life++
 	h.boot = kevlard.BootID(fmt.Sprintf("%s.%06d", h.id, h.life))
-	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits, KV: h.kv, Standbys: w.sc.Standbys})
+	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits, KV: h.kv, Standbys: w.sc.Standbys, Auto: h.auto, Goal: topology.Goal{Stages: len(w.sc.Ranges)}})
 	h.frozen, h.inbox, h.wakeAt = false, nil, kevlard.Never
 	h.engines = map[kevlard.StageKey]*engine{}
 	h.memory, h.pieces, h.stopped = newMemory(h.kv.BlockTokens), map[uint64]*piece{}, nil
 	h.sending = 0
 	h.seen = map[kevlard.NodeID]*member{}
-	h.record = record{boot: h.boot}
+	h.record = record{boot: h.boot, auto: h.auto}
 	h.thawed = w.now
 	w.say(h.id, "boot", "%s", h.boot)
 	h.join()

@@ -365,6 +365,7 @@ func (j *judge) ended() {
 	if most := 3 * max(1, j.w.sc.Poison); j.poisonKills > most {
 		j.fail("%d engines were killed by %d poisonous sessions, want at most %d", j.poisonKills, j.w.sc.Poison, most)
 	}
+	j.whole()
 	for _, h := range j.w.hosts {
 		if h.m == nil {
 			j.fail("%s is dead at the end", h.id)

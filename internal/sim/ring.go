@@ -13,6 +13,8 @@ type record struct {
 	boot     kevlard.BootID
 	stages   []topology.Stage
 	draining bool
+	auto     bool
+	failed   []topology.Failed
 }
 
 // member is one node as another sees it. State and record travel apart, each
@@ -94,7 +96,7 @@ func (h *host) member(id kevlard.NodeID) *member {
 
 // publish replaces h's record.
 func (h *host) publish(p node.Publish) {
-	h.record = record{boot: h.boot, stages: p.Stages, draining: p.Draining}
+	h.record = record{boot: h.boot, stages: p.Stages, draining: p.Draining, auto: h.auto, failed: p.Failed}
 	h.seen[h.id].record = h.record
 	life := h.life
 	h.w.after(0, func() {
@@ -123,6 +125,10 @@ func (h *host) look() {
 		}
 		if len(m.record.stages) > 0 {
 			n.Models = h.w.models
+		}
+		if m.record.auto {
+			n.Models, n.Capacity = []topology.Model{h.w.planned()}, h.w.capacity()
+			n.Failed = m.record.failed
 		}
 		v.Nodes = append(v.Nodes, n)
 	}

@@ -81,6 +81,10 @@ type Scenario struct {
 	Hot      bool          // some keep copies in their engines
 	Shared   bool          // many prompts begin alike and share KV
 
+	Planned bool          // hosts take the stages of the plan, as many as there are Ranges
+	Start   time.Duration // sessions and faults come after it
+	InTurn  time.Duration // one host after another dies, so far apart; 0: faults are drawn
+
 	Roam bool // clients come back on any node when their owner is gone
 
 	// Crowd is how many sessions come at once, when all engines are ready, whose prompts
@@ -219,8 +223,12 @@ func newWorld(s Scenario, o Options) *world {
 		w.codec = newCodec()
 	}
 	add := func(safe bool, ranges ...kevlard.Layers) {
-		h := &host{w: w, id: kevlard.NodeID(fmt.Sprintf("n%d", len(w.hosts))), index: len(w.hosts), cells: s.Cells, safe: safe && s.Gentle, kv: w.kvConfig()}
+		h := &host{w: w, id: kevlard.NodeID(fmt.Sprintf("n%d", len(w.hosts))), index: len(w.hosts), cells: s.Cells, safe: safe && s.Gentle && (!s.Planned || len(ranges) == 0), kv: w.kvConfig()}
+		h.auto = s.Planned && len(ranges) > 0
 		for _, r := range ranges {
+			if h.auto {
+				continue
+			}
 			h.stages = append(h.stages, node.Assigned{Model: w.model, Layers: r, Width: w.toy().Width})
 		}
 		w.hosts = append(w.hosts, h)

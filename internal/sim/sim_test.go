@@ -18,6 +18,8 @@ var (
 	first = flag.Uint64("first", 1, "the first of them")
 	seed  = flag.Uint64("seed", 0, "play only this seed")
 	widow = flag.Bool("widow", false, "play -seed as one of lost owners")
+	plan  = flag.Bool("planned", false, "play -seed as one of hosts that follow the plan")
+	turns = flag.Bool("replaced", false, "play -seed as one of hosts that die in turn and are replaced")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
 	show  = flag.Bool("show", false, "print the trace of -seed")
 	most  = flag.Int("failures", 50, "how many failing seeds are listed before a run ends")
@@ -33,6 +35,12 @@ func TestSeeds(t *testing.T) {
 		sc := sim.FromSeed(*seed)
 		if *storm {
 			sc = sim.Storm(*seed)
+		}
+		if *plan {
+			sc = sim.Planned(*seed)
+		}
+		if *turns {
+			sc = sim.Replaced(*seed)
 		}
 		if *widow {
 			sc = sim.Widows(*seed)
@@ -76,6 +84,28 @@ func TestWidows(t *testing.T) {
 	t.Logf("%+v", total)
 	if total.TakenOver == 0 || 4*total.Lost > total.Finished {
 		t.Errorf("%d sessions were taken over, %d lost", total.TakenOver, total.Lost)
+	}
+}
+
+// TestPlanned plays seeds of hosts without configured stages: the mesh forms, and forms
+// again under all kinds of faults.
+func TestPlanned(t *testing.T) {
+	if *seed != 0 {
+		t.Skip("-seed plays one seed of TestSeeds")
+	}
+	t.Logf("%+v", play(t, " -planned", *first, max(15, *seeds/20), sim.Planned))
+}
+
+// TestReplaced plays seeds of hosts that die one after the other, while the rest takes
+// their layers on: no session may fail.
+func TestReplaced(t *testing.T) {
+	if *seed != 0 {
+		t.Skip("-seed plays one seed of TestSeeds")
+	}
+	total := play(t, " -replaced", *first, max(10, *seeds/20), sim.Replaced)
+	t.Logf("%+v", total)
+	if total.Failovers == 0 {
+		t.Error("nobody noticed that hosts died")
 	}
 }
 

@@ -31,6 +31,7 @@ func devCommand() *cli.Command {
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "nodes", Value: 8, Usage: "`N` hosts"},
 			&cli.IntFlag{Name: "stages", DefaultText: "4, or all nodes if fewer", Usage: "`S` stages per pipeline"},
+			&cli.BoolFlag{Name: "auto", Usage: "hosts take the layers that the mesh gives them, and replace one another"},
 			&cli.IntFlag{Name: "gateways", Usage: "`G` gateways: daemons without engine that take requests"},
 			&cli.StringFlag{Name: "model", DefaultText: "the bundled small story model", Usage: "serve the GGUF `FILE`"},
 			&cli.StringFlag{Name: "dir", DefaultText: "a temporary directory", Usage: "keep all files in `DIR`"},
@@ -55,6 +56,7 @@ func runDev(c *cli.Context) error {
 		Nodes:    c.Int("nodes"),
 		Stages:   c.Int("stages"),
 		Gateways: c.Int("gateways"),
+		Auto:     c.Bool("auto"),
 		Model:    c.String("model"),
 		Dir:      c.String("dir"),
 		BasePort: c.Int("base-port"),

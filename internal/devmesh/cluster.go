@@ -22,7 +22,7 @@ func missing(c report.Members, specs []spec) string {
 			return "does not see " + s.name
 		case m.State != "alive":
 			return "sees " + s.name + " as " + m.State
-		case s.role == "host" && len(m.Stages) == 0:
+		case s.role == "host" && !s.auto && len(m.Stages) == 0:
 			return "knows no stage of " + s.name
 		}
 		for _, st := range m.Stages {

@@ -21,7 +21,9 @@ type table map[string]any
 // addresses that it joins.
 func writeConfig(s spec, o Options, modelPath, secret string, seeds []string) error {
 	models := table{"dirs": []string{filepath.Dir(modelPath)}}
-	if s.role == "host" {
+	if s.role == "host" && s.auto {
+		models["assign"] = "auto"
+	} else if s.role == "host" {
 		models["assign"] = []table{{"model": modelPath, "lo": s.layers.Lo, "hi": s.layers.Hi}}
 	}
 	doc := map[string]table{

@@ -23,6 +23,7 @@ type Options struct {
 	Nodes    int           // hosts; default 8
 	Stages   int           // stages per pipeline; default 4, or Nodes if that is less
 	Gateways int           // default 0
+	Auto     bool          // hosts take the stages that the mesh gives them; Stages does not count
 	Model    string        // path of a GGUF; default the bundled small model
 	Dir      string        // where all files go; default a temporary directory that Close removes
 	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
@@ -114,6 +115,7 @@ type spec struct {
 	ip     string
 	base   int
 	layers kevlard.Layers // of a host
+	auto   bool           // its stages are those that the mesh gives it, not layers
 	kv     table          // [kv]
 	group  int            // group id of the daemon; 0 is ours
 }
@@ -141,6 +143,7 @@ func plan(o Options, dir string, layers int) ([]spec, error) {
 			base: o.BasePort,
 		}
 		if i < o.Nodes {
+			s.auto = o.Auto
 			s.layers = split[i%o.Stages]
 		} else {
 			s.name, s.role = fmt.Sprintf("gateway-%d", i-o.Nodes+1), "gateway"

@@ -120,7 +120,7 @@ func (d *Daemon) FetchWeights(ctx context.Context, id kevlard.Digest, layers kev
 	switch {
 	case err != nil && !errors.Is(err, context.Canceled):
 		d.report(node.Report{Type: "weights-failed", Detail: err.Error()})
-	case err == nil && fetched:
+	case err == nil && fetched && layers.Len() > 0:
 		d.report(node.Report{Type: "weights-fetched", Detail: stage + " are in " + path})
 	}
 	return path, err

@@ -67,6 +67,46 @@ func TestHeaderOnly(t *testing.T) {
 	}
 }
 
+// TestFileIsEnough wants no directory for a model that is there as a file.
+func TestFileIsEnough(t *testing.T) {
+	n := newNetwork(t)
+	m := synth(t, 1)
+	dir := t.TempDir()
+	me := n.add("me", dir, m)
+	for _, l := range []kevlard.Layers{{}, m.All()} {
+		if path, err := me.fetcher.Fetch(t.Context(), m.ID, l, nil); err != nil || path != m.Path {
+			t.Errorf("layers %v: %q, %v, want %s", l, path, err, m.Path)
+		}
+	}
+	if _, err := me.fetcher.Fetch(t.Context(), kevlard.Digest{1}, kevlard.Layers{}, nil); !errors.Is(err, ErrNoHolder) {
+		t.Errorf("a model that nobody has: %v", err)
+	}
+	if left := names(dir); len(left) > 0 {
+		t.Errorf("%v is left", left)
+	}
+}
+
+// TestRemovedUnit wants a unit that somebody removed, or wrote to, to be fetched again.
+func TestRemovedUnit(t *testing.T) {
+	n := newNetwork(t)
+	m := synth(t, 1)
+	n.add("a", "", m)
+	me := n.add("me", t.TempDir())
+	l := kevlard.Layers{Lo: 0, Hi: 1}
+	path, err := me.fetcher.Fetch(t.Context(), m.ID, l, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = errors.Join(os.Remove(model.UnitPath(path, m.Units[0].Digest)), os.WriteFile(model.UnitPath(path, m.Units[1].Digest), []byte("no weights"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if path, err = me.fetcher.Fetch(t.Context(), m.ID, l, nil); err != nil {
+		t.Fatal(err)
+	}
+	whole(t, path, m, l)
+}
+
 func TestNobodyHasIt(t *testing.T) {
 	n := newNetwork(t)
 	m := synth(t, 1)

@@ -209,6 +209,11 @@ func (j *job) fetch(ctx context.Context) (path string, err error) {
 	}
 	defer j.store.close()
 	defer func() {
+		if len(j.store.index.Units) == 0 {
+			_ = os.Remove(j.store.dir) // if nothing came
+		}
+	}()
+	defer func() {
 		if full(err) {
 			err = fmt.Errorf("%w: %w: make room, or set [node] data_dir to a larger disk, and fetch again; what was verified is kept", errFull, err)
 		}

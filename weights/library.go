@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kevlard/kevlard"
@@ -123,14 +124,23 @@ func (l *Library) index() {
 	}
 }
 
-// Find returns the path of a model on this disk that has all units of a stage: a GGUF
-// file, or a directory for model.Load.
+// Find returns the path of a model on this disk that has all units of a stage (with empty
+// layers: the header): a GGUF file, or a directory for model.Load. What was fetched is
+// looked at again, for somebody may have removed or changed a file.
 func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (path string, ok bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, v := range l.owners[id] {
-		if v.manifest.Holds(layers) {
-			return v.manifest.Path, true
+	vs := slices.Clone(l.owners[id])
+	l.mu.Unlock()
+	for _, v := range vs {
+		m := v.manifest
+		if strings.HasPrefix(m.Path, l.modelDir(id)) {
+			var err error
+			if m, err = model.Load(m.Path, ""); err != nil {
+				continue
+			}
+		}
+		if layers.Len() == 0 || m.Holds(layers) {
+			return m.Path, true
 		}
 	}
 	return "", false

@@ -164,6 +164,35 @@ func TestShapes(t *testing.T) {
 	}
 }
 
+// TestModelFetchVerb checks what the verb sends, prints and exits with.
+func TestModelFetchVerb(t *testing.T) {
+	s := script()
+	s.fetches = []report.Fetch{
+		{Model: "sha256:aa", Name: "fairy", Hi: 2, Bytes: 1 << 20, Total: 2 << 20, Units: []report.FetchUnit{}, Holders: []report.FetchHolder{}},
+		{
+			Model: "sha256:aa", Name: "fairy", Hi: 2, Bytes: 2 << 20, Total: 2 << 20, Fetched: 3 << 20, Path: "/d/models/aa",
+			Units: []report.FetchUnit{}, Holders: []report.FetchHolder{{Node: "node-2", Bytes: 2 << 20, Wrong: 1, Dropped: "wrong"}},
+		},
+	}
+	socket := s.control(t)
+	r := program(t, nil, "", "model", "fetch", "fairy", "--layers", "0-2", "--control", socket)
+	for _, text := range []string{"/d/models/aa", "layers 0-2", "from node-2, 1 chunks rejected; not asked any more: wrong"} {
+		if r.code != 0 || !strings.Contains(r.stdout, text) {
+			t.Errorf("exit %d: %s%s, want %q", r.code, r.stdout, r.stderr, text)
+		}
+	}
+	for _, bad := range []string{"2-0", "2", "a-b", "-1-2"} {
+		if r := program(t, nil, "", "model", "fetch", "fairy", "--layers="+bad, "--control", socket); r.code != 2 || !strings.Contains(r.stderr, "--layers") {
+			t.Errorf("--layers %s: exit %d, %s", bad, r.code, r.stderr)
+		}
+	}
+	s = script()
+	s.err = &kevlard.Failure{Code: "no_holder", Status: 500, Message: "nobody has it: layer.1"}
+	if r := program(t, nil, "", "model", "fetch", "fairy", "--control", s.control(t)); r.code != 1 || !strings.Contains(r.stderr, "layer.1") {
+		t.Errorf("nobody has it: exit %d, %s", r.code, r.stderr)
+	}
+}
+
 // squeeze removes the layout of JSON whose strings have no spaces.
 func squeeze(text string) string { return strings.Join(strings.Fields(text), "") }
 

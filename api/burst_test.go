@@ -63,7 +63,7 @@ func TestBurst(t *testing.T) {
 		})
 	}
 	probes := make(chan string, 1)
-	finished := make(chan struct{})
+	probing, finished := make(chan struct{}), make(chan struct{})
 	go func() {
 		prober := &http.Client{Transport: &http.Transport{DialContext: new(net.Dialer).DialContext}}
 		defer prober.CloseIdleConnections()
@@ -82,19 +82,22 @@ func TestBurst(t *testing.T) {
 					return
 				}
 			}
-			n++
+			if n++; n == 1 {
+				close(probing) // and so a round at least begins with the burst
+			}
 			select {
 			case <-finished:
-				if n < 2 {
-					probes <- "the probes were not under way during the burst"
-					return
-				}
 				probes <- ""
 				return
 			default:
 			}
 		}
 	}()
+	select {
+	case <-probing:
+	case bad := <-probes:
+		t.Fatal(bad)
+	}
 	close(fire)
 	count := map[int]int{}
 	for range burst {

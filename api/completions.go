@@ -59,7 +59,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	events := newSSE(w)
 	c.alive = func() bool { return events.alive(r.Context()) }
 	for i := range c.choices {
-		c.choices[i].gen.Salt = clientSalt(r.Context())
+		c.choices[i].gen.Salt = s.salt(r.Context())
 	}
 	var streams []Stream
 	var err error

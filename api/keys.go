@@ -157,6 +157,14 @@ func clientSalt(ctx context.Context) string {
 	return "key:" + hex.EncodeToString(client.sum[:])
 }
 
+// salt returns under which salt the KV of a client lies: its own, or that of all.
+func (s *Server) salt(ctx context.Context) string {
+	if s.cfg.SharePrefixes {
+		return ""
+	}
+	return clientSalt(ctx)
+}
+
 // keyed lets only requests with a key through, if there are keys.
 func (s *Server) keyed(next http.Handler) http.Handler {
 	if s.keys == nil {

@@ -357,4 +357,9 @@ func TestTenantsShareNothing(t *testing.T) {
 	if s := clientSalt(t.Context()); s != "" {
 		t.Errorf("the salt without keys is %q", s)
 	}
+	client := context.WithValue(t.Context(), clientContext{}, clientKey{name: "a", sum: sha256.Sum256([]byte("kvl-a"))})
+	apart, together := &Server{}, &Server{cfg: Config{SharePrefixes: true}}
+	if a, b := apart.salt(client), together.salt(client); a != clientSalt(client) || b != "" {
+		t.Errorf("by default %q, shared %q", a, b)
+	}
 }

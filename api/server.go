@@ -20,6 +20,9 @@ type Config struct {
 	// KeysFile lists the API keys, a line NAME:SHA256 each; see NewKey. Without it no
 	// key is needed.
 	KeysFile string
+	// SharePrefixes lets the KV of one key's prompts serve another's. A client can then
+	// tell, by time and by cached_tokens, that somebody else began a prompt alike.
+	SharePrefixes bool
 	// TLSCert and TLSKey are PEM files; both or none.
 	TLSCert, TLSKey string
 	// MaxInFlight is how many completions run at once; more are answered 429. 0 means

@@ -253,7 +253,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.api, err = api.NewServer(api.Config{
-		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
+		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
 		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
 	}, a.gen, metrics)
 	if err != nil {

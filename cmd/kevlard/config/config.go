@@ -91,9 +91,11 @@ const (
 type API struct {
 	Listen   string // host:port; one that other hosts reach needs KeysFile
 	KeysFile string // API keys, from kevlard keygen --api; empty: no key is needed
-	TLSCert  string // PEM file; empty: plain HTTP
-	TLSKey   string // PEM file of the certificate's key
-	MaxQueue int    // requests in flight; more are answered 429
+	// SharePrefixes lets the KV of one key's prompts serve another's.
+	SharePrefixes bool
+	TLSCert       string // PEM file; empty: plain HTTP
+	TLSKey        string // PEM file of the certificate's key
+	MaxQueue      int    // requests in flight; more are answered 429
 	// ResumeWindow is how long a stream can be resumed after its client is gone, or after
 	// its end; 0: not at all.
 	ResumeWindow time.Duration

@@ -63,6 +63,7 @@ func (c *Config) Fields() []Field {
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},
 		{Key: "api.resume_window", dst: &c.API.ResumeWindow, check: func() error { return checkWindow(c.API.ResumeWindow) }, Doc: "how long a stream can be resumed after its client is gone; 0s: not at all"},
 		{Key: "api.keys_file", Live: LiveContent, dst: &c.API.KeysFile, Doc: "file with the API keys (see kevlard keygen --api)"},
+		{Key: "api.share_prefixes", dst: &c.API.SharePrefixes, Doc: "what was computed for the beginning of one key's prompt serves those of others that begin alike; they can tell by time and cached_tokens that somebody sent it"},
 		{Key: "api.tls_cert", Live: LiveContent, dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate"},
 		{Key: "api.tls_key", Live: LiveContent, dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key"},
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},

@@ -37,6 +37,13 @@ func (m *Machine) Evidence(now kevlard.Instant, node kevlard.NodeID, cause strin
 
 // Lost acts on a stage's own word that it cannot go on.
 func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost, out []Effect) []Effect {
+	left := l.Fence.Term < m.fence.Term || l.Fence.Term == m.fence.Term && m.state == Routing
+	if m.state != Done && l.Suspect && l.Fence.Epoch == m.fence.Epoch && left {
+		// It has left that engine, for another reason; the next one is not to share its fate.
+		m.strikes++
+		m.solo = true
+		return out
+	}
 	if m.state == Done || m.state == Routing || l.Fence != m.fence || m.hop(from, l.Lo) < 0 {
 		return out
 	}

@@ -43,6 +43,13 @@ func (m *Machine) EngineExited(now kevlard.Instant, engine uint64, poisonous boo
 	for _, s := range m.sorted() {
 		out = append(out, Reply{s.owner, m.lost(s, "engine-exit", poisonous && s.inBatch)})
 	}
+	if poisonous && m.batch != nil { // whoever went elsewhere, as when the engine stalled first, may kill another one there
+		for _, w := range m.batch.work {
+			if m.slots[w.slot.id] != w.slot {
+				out = append(out, Reply{w.slot.owner, m.lost(w.slot, "engine-exit", true)})
+			}
+		}
+	}
 	out = m.refuseParked(out)
 	m.abortTransfers()
 	m.forget(now)

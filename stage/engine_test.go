@@ -30,6 +30,29 @@ func TestEngineExitNamesSuspects(t *testing.T) {
 	}
 }
 
+// TestEngineExitNamesThoseThatLeft: an engine stalls and then aborts. Owners re-routed when
+// they heard of the stall, and still must know what their sessions may do to the next one.
+func TestEngineExitNamesThoseThatLeft(t *testing.T) {
+	for _, poisonous := range []bool{true, false} {
+		b := newBench(t, true, Limits{})
+		b.mustPrepare("in", 1, 5)
+		b.send(item("in", 1, 0, 5, true, true))
+		b.now = b.m.Deadline()
+		b.out = b.m.Wake(b.now, 0, nil)
+		if lost, _ := replies[protocol.Lost](b); len(lost) != 1 || lost[0].Cause != "engine-stall" {
+			t.Fatalf("lost %+v, want a stall", lost)
+		}
+		b.out = b.m.EngineExited(b.now, 1, poisonous, "signal: aborted", nil)
+		lost, to := replies[protocol.Lost](b)
+		if !poisonous && len(lost) != 0 {
+			t.Errorf("killed from outside: lost %+v", lost)
+		}
+		if poisonous && (len(lost) != 1 || lost[0].Session != "in" || !lost[0].Suspect || lost[0].Fence != fence(1) || to[0] != "owner") {
+			t.Errorf("lost %+v to %v", lost, to)
+		}
+	}
+}
+
 // TestEngineExitAnswersAWaitingPrepare checks that an owner whose newer prepare
 // waits for the batch hears of its end at the term it now speaks.
 func TestEngineExitAnswersAWaitingPrepare(t *testing.T) {

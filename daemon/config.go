@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -148,6 +149,10 @@ type Deps struct {
 	// Library is the weights on this node's disk. Default: what was fetched to
 	// Config.DataDir in earlier lives.
 	Library *weights.Library
+	// Fetched describes a model at a path where weights were fetched to for a stage, so
+	// that it can be loaded; it may have it offered. nil: stages are loaded only from
+	// what this node has.
+	Fetched func(ctx context.Context, path string) (LocalModel, error)
 	// Transport replaces the sockets of gossip in tests.
 	Transport memberlist.NodeAwareTransport
 }

@@ -31,6 +31,9 @@ type engines struct {
 	reject   func(reason string, from kevlard.NodeID, detail string) // KV that is not used
 	log      *slog.Logger
 	wake     chan struct{} // capacity 1: pending is not empty
+	// fetch gets the weights of a stage from peers, and says how it is loaded; nil: no
+	// weights are fetched. It tells the progress in permille.
+	fetch func(ctx context.Context, key kevlard.StageKey, progress func(permille int)) (AssignedStage, error)
 
 	mu       sync.Mutex
 	assigned map[kevlard.StageKey]AssignedStage // by configuration
@@ -83,18 +86,34 @@ func (e *engines) offer(models []LocalModel) {
 	}
 }
 
-// find says how a stage is loaded: as it was configured, or from a model that is here.
-func (e *engines) find(key kevlard.StageKey) (AssignedStage, error) {
+// find says how a stage is loaded: as it was configured, or from a model that is known
+// here; and whether its weights are on this disk.
+func (e *engines) find(key kevlard.StageKey) (a AssignedStage, here bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if a, ok := e.assigned[key]; ok {
-		return a, nil
+		return a, true, nil
 	}
 	m, ok := e.local[key.Model]
 	if !ok {
-		return AssignedStage{}, fmt.Errorf("the weights of model %s are not here: no file in [models] dirs has them", key.Model.Short())
+		return AssignedStage{}, false, fmt.Errorf("the weights of model %s are not here: no file in [models] dirs has them", key.Model.Short())
 	}
-	return m.stage(key.Layers), nil
+	return m.stage(key.Layers), m.has(key.Layers), nil
+}
+
+// fetchShare is how much of the progress of a load is that of its fetch, in permille: a
+// network is slower than a disk.
+const fetchShare = 900
+
+// source says how a stage is loaded, once its weights are on this disk; progress goes from
+// the returned number on when they are read.
+func (e *engines) source(ctx context.Context, key kevlard.StageKey, progress func(int)) (a AssignedStage, done int, err error) {
+	a, here, err := e.find(key)
+	if here || e.fetch == nil {
+		return a, 0, err
+	}
+	a, err = e.fetch(ctx, key, func(permille int) { progress(permille * fetchShare / 1000) })
+	return a, fetchShare, err
 }
 
 func (e *engines) start(ev node.StartEngine) {
@@ -214,13 +233,15 @@ func (e *engines) live(ctx context.Context, l *engineLife) {
 // hold launches the engine, has its batches and its KV done in goroutines of side,
 // and returns when it is gone.
 func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup) EngineExit {
-	a, err := e.find(l.id.stage)
-	if err != nil {
-		return EngineExit{Reason: err.Error()}
+	progress := e.progress(l.id)
+	a, done, err := e.source(ctx, l.id.stage, progress)
+	var eng Engine
+	if err == nil {
+		eng, err = e.launcher.Launch(ctx, LaunchSpec{
+			Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Device: l.device,
+			Progress: func(permille int) { progress(done + permille*(1000-done)/1000) },
+		})
 	}
-	eng, err := e.launcher.Launch(ctx, LaunchSpec{
-		Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Device: l.device, Progress: e.progress(l.id),
-	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause

@@ -3,17 +3,21 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
 
-// LocalModel is a model on this node's disk: any stage of it can be adopted.
+// LocalModel is a model that this node knows: any stage of it can be adopted.
 type LocalModel struct {
 	Model topology.Model
 	// Path is the model file, for the launcher.
 	Path string
+	// Layers are the ranges whose weights are on this node's disk: the first with the
+	// embedding, the last with the head. What stages of others need is fetched.
+	Layers []kevlard.Layers
 	// Width is the bytes of one row of hidden state.
 	Width int
 	// Cells returns the KV positions to ask of the engine of a stage. Default: four
@@ -40,7 +44,12 @@ func (l LocalModel) check() error {
 	return nil
 }
 
-// Offer replaces the models of this node's disk. Others are told of them, and their
+// has reports whether the weights of a stage are on this node's disk.
+func (l LocalModel) has(layers kevlard.Layers) bool {
+	return slices.ContainsFunc(l.Layers, func(have kevlard.Layers) bool { return have.Contains(layers) })
+}
+
+// Offer replaces the models that this node knows. Others are told of them, and their
 // stages can be adopted.
 func (d *Daemon) Offer(models []LocalModel) error {
 	var errs []error
@@ -54,7 +63,9 @@ func (d *Daemon) Offer(models []LocalModel) error {
 		if m.Weights.Check(m.Model.Layers) {
 			weights = append(weights, m.Weights)
 		}
-		here = append(here, topology.Local{Model: m.Model.ID, Layers: []kevlard.Layers{{Hi: m.Model.Layers}}})
+		if len(m.Layers) > 0 {
+			here = append(here, topology.Local{Model: m.Model.ID, Layers: m.Layers})
+		}
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err
@@ -70,7 +81,7 @@ func (d *Daemon) Offer(models []LocalModel) error {
 // Adopt makes this node hold a stage of a model that it was offered, or that is assigned
 // to it. cause is for the event log.
 func (d *Daemon) Adopt(key kevlard.StageKey, cause string) error {
-	a, err := d.engines.find(key)
+	a, _, err := d.engines.find(key)
 	if err != nil {
 		return fmt.Errorf("adopt stage %v: %w", key.Layers, err)
 	}

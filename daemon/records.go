@@ -77,6 +77,12 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 func (r *records) publish(stages []topology.Stage, failed []topology.Failed, draining bool) (version uint64, changed bool) {
 	version, changed, err := r.change(func(own *record) error {
 		own.Stages, own.Capacity.Failed, own.Draining = slices.Clone(stages), slices.Clone(failed), draining
+		own.Models = slices.Clone(own.Models)
+		for _, s := range stages { // one whose weights are still to be fetched is known from others only
+			if m, ok := r.last.Model(s.Key.Model); ok && !slices.ContainsFunc(own.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
+				own.Models = append(own.Models, m)
+			}
+		}
 		return nil
 	})
 	if err != nil {

@@ -48,9 +48,10 @@ type ring struct {
 	poison  kevlard.Token
 	timing  node.Timing
 	kv      index.Config
-	bulk    string                                // what moves KV, of which then one copy is kept: memory, tls or plain
-	fabric  *fabric                               // of memory
-	library func(kevlard.NodeID) *weights.Library // nil: the daemons' own
+	bulk    string                                          // what moves KV, of which then one copy is kept: memory, tls or plain
+	fabric  *fabric                                         // of memory
+	library func(kevlard.NodeID) *weights.Library           // nil: the daemons' own
+	fetched func(kevlard.NodeID) (daemon.LocalModel, error) // of a node; nil: no weights are fetched for stages
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
@@ -105,6 +106,9 @@ func (r *ring) run(cfg daemon.Config) *member {
 	deps := daemon.Deps{Launcher: m.launcher, Log: log}
 	if r.library != nil {
 		deps.Library = r.library(cfg.Name)
+	}
+	if r.fetched != nil {
+		deps.Fetched = func(context.Context, string) (daemon.LocalModel, error) { return r.fetched(cfg.Name) }
 	}
 	if r.bulk == "memory" {
 		deps.Mover = r.fabric.join(cfg.Name)

@@ -10,7 +10,7 @@ import (
 
 // local is the toy model as one that is on a node's disk.
 func local() daemon.LocalModel {
-	return daemon.LocalModel{Model: toyTopology(), Width: toyModel.Width}
+	return daemon.LocalModel{Model: toyTopology(), Width: toyModel.Width, Layers: []kevlard.Layers{span(0, toyModel.Layers)}}
 }
 
 // startFree adds a host without stages that has the toy model on its disk.

@@ -28,12 +28,17 @@ type carrier struct {
 	library *weights.Library
 	server  *weights.Server
 	fetcher *weights.Fetcher
+	// describe is Deps.Fetched.
+	describe func(ctx context.Context, path string) (LocalModel, error)
 }
 
 // bindWeights follows bindCopies: chunks leave through the same mover.
 func (d *Daemon) bindWeights(deps Deps) {
 	w := &d.weights
 	w.library = deps.Library
+	if w.describe = deps.Fetched; w.describe != nil {
+		d.engines.fetch = d.fetchStage
+	}
 	var send weights.SendFunc
 	if m := d.copies.mover; m != nil {
 		send = func(ctx context.Context, to kevlard.NodeID, header, body []byte) error {
@@ -93,8 +98,8 @@ func (d *Daemon) weightNodes(id kevlard.Digest) []kevlard.NodeID {
 // error wraps weights.ErrNoHolder where nobody in reach has the units that it names.
 func (d *Daemon) FetchWeights(ctx context.Context, id kevlard.Digest, layers kevlard.Layers, progress func(report.Fetch)) (path string, err error) {
 	if d.copies.mover == nil {
-		if path, ok := d.weights.library.Find(id, layers); ok {
-			return path, nil
+		if m, ok := d.weights.library.Find(id, layers); ok {
+			return m.Path, nil
 		}
 		return "", errors.New("fetch weights: this node has no bulk address: set [mesh] bulk_port")
 	}
@@ -118,12 +123,28 @@ func (d *Daemon) FetchWeights(ctx context.Context, id kevlard.Digest, layers kev
 	})
 	stage := fmt.Sprintf("layers %v of model %s", layers, id.Short())
 	switch {
-	case err != nil && !errors.Is(err, context.Canceled):
+	case err != nil && ctx.Err() == nil:
 		d.report(node.Report{Type: "weights-failed", Detail: err.Error()})
 	case err == nil && fetched && layers.Len() > 0:
 		d.report(node.Report{Type: "weights-fetched", Detail: stage + " are in " + path})
 	}
 	return path, err
+}
+
+// fetchStage fetches what a stage needs that the plan gave to this node.
+func (d *Daemon) fetchStage(ctx context.Context, key kevlard.StageKey, progress func(permille int)) (AssignedStage, error) {
+	path, err := d.FetchWeights(ctx, key.Model, key.Layers, func(f report.Fetch) { progress(int(f.Bytes * 1000 / max(f.Total, 1))) })
+	if err != nil {
+		return AssignedStage{}, err
+	}
+	l, err := d.weights.describe(ctx, path)
+	if err == nil {
+		err = l.check()
+	}
+	if err == nil && l.Model.ID != key.Model {
+		err = fmt.Errorf("%s is model %s, want %s: remove it", path, l.Model.ID.Short(), key.Model.Short())
+	}
+	return l.stage(key.Layers), err
 }
 
 // Fetches lists the fetches of weights that run now.

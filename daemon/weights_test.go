@@ -16,10 +16,12 @@ import (
 )
 
 // bigModel writes a model of 6 MB that no other test has.
-func bigModel(t *testing.T) *model.Manifest {
+func bigModel(t *testing.T) *model.Manifest { return synthetic(t, 4) }
+
+func synthetic(t *testing.T, layers int) *model.Manifest {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "big.gguf")
-	if err := model.Synth(path, model.SynthSpec{Type: model.Q8_0, Layers: 4, Dim: 384, Heads: 8, KVHeads: 4, FFN: 768, Vocab: 500, Seed: 1}, nil); err != nil {
+	if err := model.Synth(path, model.SynthSpec{Type: model.Q8_0, Layers: layers, Dim: 384, Heads: 8, KVHeads: 4, FFN: 768, Vocab: 500, Seed: 1}, nil); err != nil {
 		t.Fatal(err)
 	}
 	m, err := model.Load(path, "")

@@ -118,16 +118,16 @@ func (f *Fetcher) find(from kevlard.NodeID, header []byte) *delivery {
 // lost: the next Fetch, also after a crash, goes on from there. When the disk is full
 // their room is given back.
 func (f *Fetcher) Fetch(ctx context.Context, id kevlard.Digest, layers kevlard.Layers, progress func(Progress)) (string, error) {
-	if path, ok := f.cfg.Library.Find(id, layers); ok {
-		return path, nil
+	if m, ok := f.cfg.Library.Find(id, layers); ok {
+		return m.Path, nil
 	}
 	unlock, err := f.lock(ctx, id)
 	if err != nil {
 		return "", fmt.Errorf("fetch model %s: %w", id.Short(), err)
 	}
 	defer unlock()
-	if path, ok := f.cfg.Library.Find(id, layers); ok { // by the fetch before
-		return path, nil
+	if m, ok := f.cfg.Library.Find(id, layers); ok { // by the fetch before
+		return m.Path, nil
 	}
 	j := newJob(f, id, layers, progress)
 	f.mu.Lock()

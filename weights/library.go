@@ -124,10 +124,10 @@ func (l *Library) index() {
 	}
 }
 
-// Find returns the path of a model on this disk that has all units of a stage (with empty
-// layers: the header): a GGUF file, or a directory for model.Load. What was fetched is
-// looked at again, for somebody may have removed or changed a file.
-func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (path string, ok bool) {
+// Find returns a model on this disk that has all units of a stage (with empty layers: the
+// header), the one with the most units: a GGUF file, or a directory of what was fetched.
+// The latter is looked at again, for somebody may have removed or changed a file.
+func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (*model.Manifest, bool) {
 	l.mu.Lock()
 	vs := slices.Clone(l.owners[id])
 	l.mu.Unlock()
@@ -140,10 +140,10 @@ func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (path string, o
 			}
 		}
 		if layers.Len() == 0 || m.Holds(layers) {
-			return m.Path, true
+			return m, true
 		}
 	}
-	return "", false
+	return nil, false
 }
 
 // Held lists the digests of the units of a model that are on this disk.

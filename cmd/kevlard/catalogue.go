@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -14,9 +15,13 @@ import (
 	"github.com/kevlard/kevlard/weights"
 )
 
-// rescanInterval is how often the model directories are looked through again while
-// the ring serves a model that this node has no tokenizer for.
-const rescanInterval = 30 * time.Second
+const (
+	// rescanInterval is how often the model directories are looked through again, and
+	// headers asked for that nobody gave.
+	rescanInterval = 30 * time.Second
+	// ringInterval is how often the models of the ring are compared with those known here.
+	ringInterval = time.Second
+)
 
 // catalogue holds what this node's disk says about models: manifests, and the
 // tokenizers that a gateway needs as much as a host.
@@ -27,6 +32,7 @@ type catalogue struct {
 	log     *slog.Logger
 
 	fetched []*model.Manifest // in earlier lives
+	changed chan struct{}     // capacity 1: what is known of a model
 
 	mu     sync.Mutex
 	models map[kevlard.Digest]catalogued
@@ -38,7 +44,7 @@ type catalogued struct {
 }
 
 func newCatalogue(dirs []string, loader model.Loader, library *weights.Library, log *slog.Logger) *catalogue {
-	return &catalogue{dirs: dirs, loader: loader, library: library, log: log, models: map[kevlard.Digest]catalogued{}}
+	return &catalogue{dirs: dirs, loader: loader, library: library, log: log, changed: make(chan struct{}, 1), models: map[kevlard.Digest]catalogued{}}
 }
 
 // get returns what is known of a model.
@@ -112,22 +118,51 @@ func (c *catalogue) scan(ctx context.Context) {
 	}
 }
 
-// run scans again now and then, while wanted names a model that is not known: its
-// file may have been put there meanwhile.
-func (c *catalogue) run(ctx context.Context, wanted func() []kevlard.Digest) error {
-	ticker := time.NewTicker(rescanInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-ticker.C:
+// unknown lists those models that nothing is known of.
+func (c *catalogue) unknown(ids []kevlard.Digest) (out []kevlard.Digest) {
+	for _, id := range ids {
+		if _, ok := c.get(id); !ok {
+			out = append(out, id)
 		}
-		for _, id := range wanted() {
-			if _, ok := c.get(id); !ok {
-				c.scan(ctx)
-				break
-			}
+	}
+	return out
+}
+
+// all lists the models that are known, by name and id, each as the place on this disk
+// describes it that has the most of it.
+func (c *catalogue) all() []*model.Manifest {
+	c.mu.Lock()
+	var out []*model.Manifest
+	for _, m := range c.models {
+		out = append(out, m.manifest)
+	}
+	c.mu.Unlock()
+	for i, m := range out {
+		if best, ok := c.library.Find(m.ID, kevlard.Layers{}); ok {
+			out[i] = best
 		}
+	}
+	slices.SortFunc(out, func(a, b *model.Manifest) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
+	})
+	return out
+}
+
+// find returns what has all that a stage of a model needs, nil if nothing here has.
+func (c *catalogue) find(id kevlard.Digest, layers kevlard.Layers) *model.Manifest {
+	if m, ok := c.library.Find(id, layers); ok {
+		return m
+	}
+	if m, ok := c.get(id); ok && m.manifest.Holds(layers) { // the library does not take any number
+		return m.manifest
+	}
+	return nil
+}
+
+// stir says that there is more of a known model on this disk.
+func (c *catalogue) stir() {
+	select {
+	case c.changed <- struct{}{}:
+	default: // it is about to be looked at
 	}
 }

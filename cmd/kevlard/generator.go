@@ -134,6 +134,7 @@ func (a administered) Fetch(ctx context.Context, name string, lo, hi int, emit f
 	if err != nil {
 		return err
 	}
+	a.models.stir()
 	if len(last.Units) == 0 || last.Lo != layers.Lo || last.Hi != layers.Hi { // it was there
 		last = report.Fetch{Model: id.String(), Name: m.Name, Lo: layers.Lo, Hi: layers.Hi, Units: []report.FetchUnit{}, Holders: []report.FetchHolder{}}
 		for _, u := range m.StageUnits(layers) {

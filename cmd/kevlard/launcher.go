@@ -17,18 +17,18 @@ import (
 
 // launcher starts engine processes for the daemon. It is a daemon.Launcher.
 type launcher struct {
-	exe      string                               // this program
-	manifest func(kevlard.Digest) *model.Manifest // nil: the model is not here
-	devices  []string                             // as configured; "": the engine's choice
-	rows     int                                  // most rows of a batch
-	log      *slog.Logger
+	exe     string                                               // this program
+	find    func(kevlard.Digest, kevlard.Layers) *model.Manifest // nil: nothing here has these layers
+	devices []string                                             // as configured; "": the engine's choice
+	rows    int                                                  // most rows of a batch
+	log     *slog.Logger
 }
 
 // Launch implements daemon.Launcher.
 func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.Engine, error) {
-	m := l.manifest(spec.Stage.Model)
+	m := l.find(spec.Stage.Model, spec.Stage.Layers)
 	if m == nil {
-		panic(fmt.Sprintf("kevlard: the daemon launches model %v, which was neither assigned nor offered", spec.Stage.Model))
+		return nil, fmt.Errorf("the weights of layers %v are not at %s any more: put the file back", spec.Stage.Layers, spec.Path)
 	}
 	want := l.devices[spec.Device]
 	if have := engine.Devices(); want != "" && !slices.Contains(have, want) {

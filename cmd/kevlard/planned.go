@@ -1,9 +1,7 @@
 package main
 
 import (
-	"cmp"
 	"context"
-	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -14,7 +12,7 @@ import (
 )
 
 // A host without configured stages ([models] assign = "auto") takes those that the mesh's
-// plan gives it, of the models that its disk has.
+// plan gives it. What its disk lacks of them is fetched from other nodes.
 
 // planned reports whether this node takes the stages of the plan.
 func planned(cfg config.Config) bool {
@@ -85,52 +83,103 @@ func localModel(cfg config.Config, m *model.Manifest) daemon.LocalModel {
 	}
 	return daemon.LocalModel{
 		Model: topology.Model{ID: m.ID, Name: m.Name, Layers: m.Layers, Context: m.Context, Vocab: m.Vocab},
-		Path:  m.Path, Width: m.Dim * rowValueBytes, Weights: w, Cells: func(kevlard.Layers) int { return cells },
+		Path:  m.Path, Layers: onDisk(m), Width: m.Dim * rowValueBytes, Weights: w, Cells: func(kevlard.Layers) int { return cells },
 	}
 }
 
-// followModels reads the model directories, which takes minutes the first time that
-// there are large files, and tells the daemon; then again now and then. A host that has
-// configured stages, or a gateway, knows its files already.
-func (a *agent) followModels(ctx context.Context) error {
-	if !planned(a.cfg) {
-		return a.models.run(ctx, a.gen.wanted)
-	}
-	for {
-		a.models.scan(ctx)
-		var offered []daemon.LocalModel
-		for _, m := range a.models.all() {
-			offered = append(offered, localModel(a.cfg, m))
-		}
-		if err := a.daemon.Offer(offered); err != nil && ctx.Err() == nil {
-			a.log.Warn("the models here are not offered to the mesh", "error", err)
-		}
-		again := time.NewTimer(rescanInterval)
-		select {
-		case <-ctx.Done():
-			again.Stop()
-			return context.Cause(ctx)
-		case <-again.C:
+// onDisk lists the ranges of layers that a manifest has, as topology.Local has them.
+func onDisk(m *model.Manifest) []kevlard.Layers {
+	var out []kevlard.Layers
+	for k := range m.Layers {
+		one := kevlard.Layers{Lo: k, Hi: k + 1}
+		switch n := len(out); {
+		case !m.Holds(one):
+		case n > 0 && out[n-1].Hi == k:
+			out[n-1].Hi++
+		default:
+			out = append(out, one)
 		}
 	}
-}
-
-// all lists the models that are known, by name and id.
-func (c *catalogue) all() []*model.Manifest {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var out []*model.Manifest
-	for _, m := range c.models {
-		out = append(out, m.manifest)
-	}
-	slices.SortFunc(out, func(a, b *model.Manifest) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
-	})
 	return out
 }
 
-// manifest returns that of a model, nil if it is not known.
-func (c *catalogue) manifest(id kevlard.Digest) *model.Manifest {
-	m, _ := c.get(id)
-	return m.manifest
+// fetched is daemon.Deps.Fetched.
+func (a *agent) fetched(ctx context.Context, path string) (daemon.LocalModel, error) {
+	m, err := a.models.loader.Load(ctx, path)
+	if err == nil {
+		err = a.models.know(m)
+	}
+	if err != nil {
+		return daemon.LocalModel{}, err
+	}
+	a.models.stir()
+	return localModel(a.cfg, m), nil
+}
+
+// followModels keeps what the node knows of models up to date. A host that takes the
+// stages of the plan reads its model directories, which takes minutes the first time that
+// there are large files, and tells the daemon; then again now and then. A host that has
+// configured stages, or a gateway, knows its files already, and looks again only for a
+// model that is new in the ring. Of what is still not known then the header is fetched:
+// without a tokenizer there is no API for it.
+func (a *agent) followModels(ctx context.Context) error {
+	ticker := time.NewTicker(ringInterval)
+	defer ticker.Stop()
+	auto := planned(a.cfg)
+	offer := auto
+	if auto {
+		a.models.scan(ctx)
+	}
+	scanned, asked := time.Now(), map[kevlard.Digest]time.Time{} // by the models of the ring
+	for {
+		unknown := a.models.unknown(a.gen.wanted())
+		if time.Since(scanned) >= rescanInterval && (auto || len(unknown) > 0) {
+			a.models.scan(ctx)
+			unknown = a.models.unknown(unknown)
+			scanned, offer = time.Now(), auto
+		}
+		for _, id := range unknown {
+			if at, again := asked[id]; !again || time.Since(at) >= rescanInterval {
+				asked[id] = time.Now()
+				offer = a.learn(ctx, id) && auto || offer
+			}
+		}
+		if offer {
+			a.offer(ctx)
+		}
+		offer = false
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-a.models.changed:
+			offer = auto
+		case <-ticker.C:
+		}
+	}
+}
+
+// learn fetches the header of a model that the ring has, and reports whether it is known.
+func (a *agent) learn(ctx context.Context, id kevlard.Digest) bool {
+	path, err := a.daemon.FetchWeights(ctx, id, kevlard.Layers{}, nil)
+	if err == nil {
+		var m *model.Manifest
+		if m, err = a.models.loader.Load(ctx, path); err == nil {
+			err = a.models.know(m)
+		}
+	}
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("a model of the ring is not served by this node's API: it has no tokenizer of it; it tries again", "model", id.Short(), "error", err)
+	}
+	return err == nil
+}
+
+// offer tells the daemon which models are known, and what of them is on the disk.
+func (a *agent) offer(ctx context.Context) {
+	var offered []daemon.LocalModel
+	for _, m := range a.models.all() {
+		offered = append(offered, localModel(a.cfg, m))
+	}
+	if err := a.daemon.Offer(offered); err != nil && ctx.Err() == nil {
+		a.log.Warn("the models here are not offered to the mesh", "error", err)
+	}
 }

@@ -67,7 +67,7 @@ func (c *Config) Fields() []Field {
 		{Key: "api.tls_cert", Live: LiveContent, dst: &c.API.TLSCert, Doc: "PEM file with the API's certificate"},
 		{Key: "api.tls_key", Live: LiveContent, dst: &c.API.TLSKey, Doc: "PEM file with the certificate's key"},
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
-		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated; auto: those that the mesh gives it, of the models in models.dirs"},
+		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated; auto: those that the mesh gives it"},
 		{Key: "models.fetch_bandwidth", dst: &c.Models.FetchBandwidth, check: func() error { return checkFetchBandwidth(c.Models.FetchBandwidth) }, Doc: "weights that are fetched from other nodes at most, and as many that are sent to them, in bytes a second; 0: no cap"},
 		{Key: "models.serve"},
 		{Key: "kv.block_tokens", dst: &c.KV.BlockTokens, check: func() error { return inRange(c.KV.BlockTokens, 1, 1024) }, Doc: "positions of one block of KV"},

@@ -21,6 +21,9 @@ type table map[string]any
 // addresses that it joins.
 func writeConfig(s spec, o Options, modelPath, secret string, seeds []string) error {
 	models := table{"dirs": []string{filepath.Dir(modelPath)}}
+	if s.empty {
+		models["dirs"] = []string{filepath.Join(s.dir, "files")} // which is not there
+	}
 	if s.role == "host" && s.auto {
 		models["assign"] = "auto"
 	} else if s.role == "host" {

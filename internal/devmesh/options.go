@@ -24,6 +24,7 @@ type Options struct {
 	Stages   int           // stages per pipeline; default 4, or Nodes if that is less
 	Gateways int           // default 0
 	Auto     bool          // hosts take the stages that the mesh gives them; Stages does not count
+	Empty    int           // the last so many hosts have no model file; they fetch what they are given
 	Model    string        // path of a GGUF; default the bundled small model
 	Dir      string        // where all files go; default a temporary directory that Close removes
 	BasePort int           // API port; the next three are gossip, mesh and bulk; default 18080
@@ -78,6 +79,7 @@ func (o Options) validate() error {
 	}
 	bad(o.Exe != "", "no kevlard binary given")
 	bad(o.Nodes >= 1, "--nodes %d: want at least 1", o.Nodes)
+	bad(o.Empty >= 0 && o.Empty <= o.Nodes && (o.Auto || o.Empty == 0), "%d hosts without a model: want 0 to %d, and only hosts that are given their stages", o.Empty, o.Nodes)
 	bad(o.Gateways >= 0, "--gateways %d: want 0 or more", o.Gateways)
 	bad(o.SkipAddresses >= 0 && o.SkipAddresses+o.Nodes+o.Gateways <= maxNodes, "%d addresses skipped: want at least 0, and at most %d with all nodes", o.SkipAddresses, maxNodes)
 	bad(o.Nodes+o.Gateways <= maxNodes, "--nodes %d and --gateways %d: want at most %d together", o.Nodes, o.Gateways, maxNodes)
@@ -116,6 +118,7 @@ type spec struct {
 	base   int
 	layers kevlard.Layers // of a host
 	auto   bool           // its stages are those that the mesh gives it, not layers
+	empty  bool           // it has no model file
 	kv     table          // [kv]
 	group  int            // group id of the daemon; 0 is ours
 }
@@ -143,7 +146,7 @@ func plan(o Options, dir string, layers int) ([]spec, error) {
 			base: o.BasePort,
 		}
 		if i < o.Nodes {
-			s.auto = o.Auto
+			s.auto, s.empty = o.Auto, i >= o.Nodes-o.Empty
 			s.layers = split[i%o.Stages]
 		} else {
 			s.name, s.role = fmt.Sprintf("gateway-%d", i-o.Nodes+1), "gateway"

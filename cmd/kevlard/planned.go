@@ -36,6 +36,9 @@ func capacity(cfg config.Config) topology.Capacity {
 	for range deviceNames(cfg) {
 		c.Devices = append(c.Devices, topology.Device{Budget: budget(cfg)})
 	}
+	for _, s := range cfg.Models.Serve {
+		c.Serve = append(c.Serve, topology.Serve{Name: s.Name, Weight: s.Share})
+	}
 	return c
 }
 

@@ -105,6 +105,7 @@ type API struct {
 type Models struct {
 	Dirs   []string
 	Assign []Assign // empty: those that the mesh gives it (auto), none for a gateway
+	Serve  []Serve  // what it may be given by the mesh; empty: every model
 	// FetchBandwidth is what is fetched from peers at most, and given to them, in bytes a
 	// second; 0: no cap.
 	FetchBandwidth int

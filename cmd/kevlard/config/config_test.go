@@ -330,7 +330,7 @@ endpoint = "x"
 	}
 	slices.Sort(inert)
 	want := "control.group engine.backend_dir " +
-		"kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.shed_water metrics.listen models.serve trace.endpoint"
+		"kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.shed_water metrics.listen trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {
 		t.Errorf("without effect:\n%s\nwant\n%s", got, want)
 	}
@@ -341,6 +341,7 @@ func TestTextRoundTrip(t *testing.T) {
 	c := Defaults()
 	c.Ring.Join = []string{"a:1", "b:2"}
 	c.Models.Assign = []Assign{{"/m:x.gguf", kevlard.Layers{Lo: 1, Hi: 3}}, {"n", kevlard.Layers{Lo: 0, Hi: 1}}}
+	c.Models.Serve = []Serve{{"m:x", 2}, {"n", 1}}
 	c.Node.Labels = map[string]string{"b": "2", "a": "1"}
 	var d Config
 	fields := d.Fields()

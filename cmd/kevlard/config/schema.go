@@ -12,7 +12,7 @@ type Field struct {
 	Short string // a short flag name beside the long one, or empty
 	Live  Live   // what a running agent takes over at SIGHUP
 
-	dst   any          // *string, *bool, *int, *time.Duration, *[]string, *map[string]string or *[]Assign; nil: no effect yet
+	dst   any          // *string, *bool, *int, *time.Duration, *[]string, *map[string]string, *[]Assign or *[]Serve; nil: no effect yet
 	check func() error // of the value behind dst; nil: all values are fine
 }
 
@@ -69,7 +69,7 @@ func (c *Config) Fields() []Field {
 		{Key: "models.dirs", dst: &c.Models.Dirs, check: func() error { return checkEach(c.Models.Dirs, notEmpty) }, Doc: "directories with GGUF files, comma separated"},
 		{Key: "models.assign", dst: &c.Models.Assign, check: func() error { return checkAssign(c.Models.Assign) }, Doc: "stages of this node: MODEL:LO-HI, comma separated; auto: those that the mesh gives it"},
 		{Key: "models.fetch_bandwidth", dst: &c.Models.FetchBandwidth, check: func() error { return checkFetchBandwidth(c.Models.FetchBandwidth) }, Doc: "weights that are fetched from other nodes at most, and as many that are sent to them, in bytes a second; 0: no cap"},
-		{Key: "models.serve"},
+		{Key: "models.serve", dst: &c.Models.Serve, check: func() error { return checkServe(c.Models.Serve) }, Doc: "models that this node may be given layers of, where the mesh assigns them: NAME:SHARE (of the work, against other models, 1 to 1000; 1 if left out), comma separated; the largest share that any node names counts for all (default: every model, with equal shares)"},
 		{Key: "kv.block_tokens", dst: &c.KV.BlockTokens, check: func() error { return inRange(c.KV.BlockTokens, 1, 1024) }, Doc: "positions of one block of KV"},
 		{Key: "kv.ram_bytes", dst: &c.KV.RAMBytes, check: func() error { return inRange(c.KV.RAMBytes, 1<<20, math.MaxInt) }, Doc: "memory for the KV that is kept here, for other nodes and of prompts that may come again, in bytes; touched only as it is used"},
 		{Key: "kv.nvme_dir"},

@@ -59,6 +59,8 @@ func (f Field) setText(text string) error {
 			return err
 		}
 		*dst = list
+	case *[]Serve:
+		*dst = parseServeText(text)
 	}
 	return nil
 }
@@ -142,6 +144,12 @@ func (f Field) setValue(v any) error {
 			return err
 		}
 		*dst = list
+	case *[]Serve:
+		list, err := serveValue(v)
+		if err != nil {
+			return err
+		}
+		*dst = list
 	}
 	return nil
 }
@@ -208,6 +216,8 @@ func (f Field) Text() string {
 			parts = append(parts, fmt.Sprintf("%s:%d-%d", a.Model, a.Layers.Lo, a.Layers.Hi))
 		}
 		return strings.Join(parts, ",")
+	case *[]Serve:
+		return serveText(*dst)
 	}
 	return ""
 }

@@ -100,10 +100,6 @@ const (
 
 	// leaveWait bounds the goodbye to the ring.
 	leaveWait = 5 * time.Second
-	// moveWait is how long Leave waits for the sessions of other owners that run
-	// through the stages here to end. Those that don't are not lost: their owners
-	// fail over, with cause dead, when this node has left.
-	moveWait = 5 * time.Second
 )
 
 // Graces of the parts; their sum bounds how long Run takes to stop.

@@ -58,9 +58,10 @@ func (d *Daemon) ForceLeave(name kevlard.NodeID) error {
 	return nil
 }
 
-// Drain stops (with undo: resumes) the taking of new sessions by a node; an empty
-// name means this one. Sessions that run through its stages end there, or fail over
-// with cause dead when it leaves; its own go on.
+// Drain makes a node take no new sessions and give its stages up, or with undo take both
+// on again; an empty name means this node. It does not wait: the sessions that run through
+// its stages move to other nodes, its own go on. Stages whose layers nobody else can serve
+// stay until somebody can.
 func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) error {
 	if name == "" || name == d.cfg.Name {
 		return d.drainSelf(ctx, undo)
@@ -103,26 +104,20 @@ func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
 	return nil
 }
 
-// Leave drains this node, waits until the sessions it owns have ended (at most
-// timeout) and those of others that run through its stages too (at most moveWait of
-// that), says goodbye to the ring, and ends Run. The result says whether own
-// sessions were cut off. When ctx ends during a wait, nothing is cut: the error is
-// its cause, and the node stays in the ring and draining.
+// Leave drains this node, waits, at most timeout, until the sessions that it owns have
+// ended, those of others have moved away from its stages or ended, and others have what
+// only this node had, if they are about to; then it says goodbye to the ring, and ends
+// Run. The result says whether own sessions were cut off. When ctx ends during the wait,
+// nothing is cut: the error is its cause, and the node stays in the ring and draining.
 func (d *Daemon) Leave(ctx context.Context, timeout time.Duration) (report.Leave, error) {
 	if err := d.drainSelf(ctx, false); err != nil {
 		return report.Leave{}, err
 	}
-	for _, w := range []struct {
-		limit time.Duration
-		ok    func(*snapshot) bool
-	}{
-		{timeout, func(s *snapshot) bool { return len(s.node.Sessions) == 0 && d.streams.count() == 0 }},
-		{min(timeout, moveWait), func(s *snapshot) bool { return s.hosted() == 0 }},
-	} {
-		d.await(ctx, w.limit, w.ok)
-		if ctx.Err() != nil {
-			return report.Leave{}, fmt.Errorf("wait for sessions to end: %w: this node stays in the ring and goes on draining; leave again, or undo the drain", context.Cause(ctx))
-		}
+	d.await(ctx, timeout, func(s *snapshot) bool {
+		return len(s.node.Sessions) == 0 && d.streams.count() == 0 && s.hosted() == 0 && !s.node.HandsOver
+	})
+	if ctx.Err() != nil {
+		return report.Leave{}, fmt.Errorf("wait for sessions to end: %w: this node stays in the ring and goes on draining; leave again, or undo the drain", context.Cause(ctx))
 	}
 	cut := d.streams.count()
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWait)

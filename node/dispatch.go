@@ -120,7 +120,7 @@ func (m *Machine) prepare(now kevlard.Instant, from kevlard.NodeID, boot kevlard
 	for i, s := range m.stages {
 		if s.Key() == p.Stage {
 			link := p.Last || m.reach(p.Next)
-			return m.fromStage(now, i, s.Prepare(now, from, p, link, m.draining, nil), out)
+			return m.fromStage(now, i, s.Prepare(now, from, p, link, m.drains.on && m.spares(s), nil), out)
 		}
 	}
 	return refuse(protocol.RefusedNoStage, fmt.Sprintf("no stage %v of model %s here", p.Stage.Layers, p.Stage.Model.Short()))
@@ -276,19 +276,33 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 		ask.Held, ask.Worth = m.found, min(seekWorth, len(s.Prompt())/2)
 	}
 	a := m.router.Route(ask)
+	if a.Route == nil { // its own room at a node that drains is better than none
+		ask.Usable = func(n kevlard.NodeID) bool {
+			return (m.usable(n) && room(n) || previous.Uses(n) && m.serves(n)) && !s.Avoids(now, n)
+		}
+		a = m.router.Route(ask)
+	}
 	if a.Route == nil { // blame yields to need, reachability does not
 		ask.Avoid = nil
 		ask.Usable = func(n kevlard.NodeID) bool { return m.usable(n) && room(n) }
 		m.waiting[s.ID()] = m.router.Route(ask).Route == nil
 		ask.Usable = m.usable
 		forced := m.router.Route(ask)
-		if forced.Route == nil {
-			return s.NoRoute(now, forced.Missing, out)
+		if forced.Route == nil { // what only draining nodes have, they serve while they stay
+			ask.Usable = m.serves
+			forced = m.router.Route(ask)
+			if forced.Route == nil {
+				return s.NoRoute(now, forced.Missing, out)
+			}
+			ask.Usable = func(n kevlard.NodeID) bool { return m.serves(n) && !s.Avoids(now, n) }
+			a = m.router.Route(ask)
 		}
-		if !s.Desperate(now) {
+		if a.Route == nil && !s.Desperate(now) {
 			return s.NoRoute(now, nil, out)
 		}
-		a = forced
+		if a.Route == nil {
+			a = forced
+		}
 	}
 	a.Route = slices.Clone(a.Route) // it is the router's
 	for _, h := range a.Route {     // until the next ping says better
@@ -324,7 +338,7 @@ type ready struct {
 func (m *Machine) readyOf(model kevlard.Digest) *ready {
 	r := m.ready[model]
 	if r == nil {
-		r = &ready{candidates: m.view.Candidates(model)}
+		r = &ready{candidates: withDraining(m.view).Candidates(model)}
 		m.ready[model] = r
 	}
 	return r
@@ -365,7 +379,7 @@ func (m *Machine) usable(id kevlard.NodeID) bool {
 		return false
 	}
 	if id == m.cfg.Self {
-		return !m.draining
+		return !m.drains.on
 	}
 	return n.Boot == m.peers[id].boot // the record is of the boot that is connected
 }

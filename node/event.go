@@ -169,7 +169,8 @@ type Adopt struct {
 // elsewhere, and what was computed stays in the block memory.
 type Release struct{ Stage kevlard.StageKey }
 
-// Drain stops (or, with Undo, resumes) taking new sessions.
+// Drain stops taking new sessions and gives the stages up; with Undo both are taken on
+// again.
 type Drain struct{ Undo bool }
 
 // Exported reports that the cells of an Export have been read (or that they could

@@ -48,6 +48,9 @@ type Timing struct {
 	Round time.Duration
 	// TakeOver is how long a takeover may take in all. Default 5 s.
 	TakeOver time.Duration
+	// Drain is the wait from the announcement of a drain to the giving up of stages: longer
+	// than the news takes to reach the other holders. Default 1 s.
+	Drain time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -68,6 +71,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Locate, 500*time.Millisecond)
 	set(&t.Round, 300*time.Millisecond)
 	set(&t.TakeOver, 5*time.Second)
+	set(&t.Drain, time.Second)
 	return t
 }
 

@@ -44,9 +44,10 @@ type Machine struct {
 	ready      map[kevlard.Digest]*ready // of the view, by model, as far as it was asked for
 	sessions   map[kevlard.SessionID]*session.Machine
 	timers     timers
-	waiting    map[kevlard.SessionID]bool // sessions in Routing; true: not only because of whom they blame
-	stages     []*stage.Machine           // sorted by key
-	former     stageCounters              // of stages that are gone
+	waiting    map[kevlard.SessionID]bool    // sessions in Routing; true: not only because of whom they blame
+	stages     []*stage.Machine              // sorted by key
+	assigned   map[kevlard.StageKey]Assigned // of those
+	former     stageCounters                 // of stages that are gone
 	placed     map[kevlard.StageKey]placed
 	peers      map[kevlard.NodeID]*peer
 	watched    []*peer          // of these, as of the last look at who is on a route
@@ -57,7 +58,7 @@ type Machine struct {
 	usedBefore map[kevlard.NodeID]int // what used was before it was last brought up to date
 	rerouted   bool                   // used is out of date
 	rewatch    bool                   // peers' watched flags are out of date
-	draining   bool
+	drains     draining
 	poisoned   poisoned
 	resting    resting // sessions without a client that can be resumed
 
@@ -96,6 +97,7 @@ func New(cfg Config) *Machine {
 		fetches: map[uint64]index.Pinned{}, followers: map[kevlard.SessionID]*follower{}, following: map[kevlard.SessionID]*following{},
 		clients: map[kevlard.SessionID]uint64{}, unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 		keeps: map[uint64]keep{}, seekings: map[kevlard.SessionID]*seeking{},
+		assigned: map[kevlard.StageKey]Assigned{}, drains: draining{at: kevlard.Never},
 		placed: map[kevlard.StageKey]placed{}, reformAt: kevlard.Never, reformed: -kevlard.Instant(reformEvery),
 	}
 	if cfg.Auto {
@@ -114,7 +116,7 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt, m.reformAt)
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt, m.reformAt, m.drains.at)
 	for _, b := range m.bids {
 		at = min(at, b.at)
 	}
@@ -183,13 +185,11 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Release:
 		out = m.release(now, ev, out)
 	case Drain:
-		m.draining = !ev.Undo
-		m.unsettled(now)
-		out = append(out, m.publish())
+		out = m.drain(now, ev.Undo, out)
 	default:
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
-	out = m.retire(now, m.reform(now, m.due(now, out)))
+	out = m.retire(now, m.giveUp(now, m.reform(now, m.due(now, out))))
 	// What is used again in this step is not among these. They go first, so that rows of
 	// this step for which they made room find the memory.
 	var freed []Effect
@@ -243,7 +243,7 @@ func (m *Machine) submit(now kevlard.Instant, ev Submit, out []Effect) []Effect 
 		return append(out, Finish{Session: ev.Session, Reason: "error", Err: &kevlard.Failure{Code: code, Status: status, Message: why}})
 	}
 	switch {
-	case m.draining:
+	case m.drains.on:
 		return refuse("draining", 503, "this node is draining and takes no new sessions; ask another node")
 	case len(m.sessions) >= m.cfg.Limits.Sessions:
 		return refuse("overloaded", 429, fmt.Sprintf("this node owns %d sessions, the most it takes; try again later", len(m.sessions)))
@@ -373,7 +373,7 @@ func (m *Machine) sortedSessions() []kevlard.SessionID {
 
 // publish describes this node for its record.
 func (m *Machine) publish() Effect {
-	p := Publish{Draining: m.draining, Stages: m.advertise()}
+	p := Publish{Draining: m.drains.on, Stages: m.advertise()}
 	if m.reformer != nil {
 		p.Failed = m.reformer.Failed()
 	}

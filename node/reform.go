@@ -34,9 +34,10 @@ func (m *Machine) advertise() []topology.Stage {
 	return out
 }
 
-// unsettled makes the node look at the plan again.
+// unsettled makes the node look at the plan again, unless it drains: then it gives all up
+// on its own.
 func (m *Machine) unsettled(now kevlard.Instant) {
-	if m.reformer != nil {
+	if m.reformer != nil && !m.drains.on {
 		m.reformAt = min(m.reformAt, max(now, m.reformed.Add(reformEvery)))
 	}
 }
@@ -65,7 +66,7 @@ func (m *Machine) ownView() topology.View {
 	for i := range v.Nodes {
 		if n := &v.Nodes[i]; n.ID == m.cfg.Self {
 			n.Stages = m.advertise()
-			if m.draining && n.State == topology.Alive {
+			if m.drains.on && n.State == topology.Alive {
 				n.State = topology.Draining
 			}
 		}

@@ -65,13 +65,15 @@ type PeerInfo struct {
 type Snapshot struct {
 	View     topology.View
 	Draining bool
-	Failed   []topology.Failed // loads that are not tried again for now
-	Sessions []SessionInfo // with a client, by id
-	Paused   []SessionInfo // without, the longest first; they must not be changed
-	Stages   []StageInfo   // by key
-	Peers    []PeerInfo    // by name
-	Counters Counters
-	KV       KVInfo
+	// HandsOver says that others are about to take over what only this draining node has.
+	HandsOver bool
+	Failed    []topology.Failed // loads that are not tried again for now
+	Sessions  []SessionInfo     // with a client, by id
+	Paused    []SessionInfo     // without, the longest first; they must not be changed
+	Stages    []StageInfo       // by key
+	Peers     []PeerInfo        // by name
+	Counters  Counters
+	KV        KVInfo
 }
 
 // KVInfo describes the copies kept here and the transfers under way.
@@ -88,7 +90,7 @@ func (m *Machine) Generated() uint64 { return m.counters.GeneratedTokens }
 
 // Snapshot copies the node's state.
 func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
-	s := Snapshot{View: m.view, Draining: m.draining, Counters: m.counters}
+	s := Snapshot{View: m.view, Draining: m.drains.on, HandsOver: m.handsOver(now), Counters: m.counters}
 	s.Counters.Failovers, s.Counters.Reforms = maps.Clone(m.counters.Failovers), maps.Clone(m.counters.Reforms)
 	s.KV.Usage, s.KV.Counters = m.copies.Usage(), m.copies.Counters()
 	for _, id := range m.sortedSessions() {
@@ -145,8 +147,8 @@ func describe(s *session.Machine) SessionInfo {
 // can use now, and the layers that are missing if not.
 func (m *Machine) Servable(model topology.Model) (bool, []kevlard.Layers) {
 	var ranges []kevlard.Layers
-	for _, c := range m.view.Candidates(model.ID) {
-		if m.usable(c.Node) {
+	for _, c := range m.candidates(model.ID) {
+		if m.serves(c.Node) {
 			ranges = append(ranges, c.Layers)
 		}
 	}

@@ -27,6 +27,9 @@ func (a Assigned) Key() kevlard.StageKey {
 
 // unfit returns why this node cannot take a stage now, "" if it can.
 func (m *Machine) unfit(a Assigned) string {
+	if m.drains.on {
+		return "the node is draining"
+	}
 	l := a.Layers
 	if a.Model.ID.IsZero() || l.Lo < 0 || l.Hi <= l.Lo || l.Hi > a.Model.Layers || a.Width < 1 {
 		return fmt.Sprintf("layers %v of a model with %d, rows of %d bytes", l, a.Model.Layers, a.Width)
@@ -51,6 +54,7 @@ func (m *Machine) addStage(a Assigned) {
 	at, _ := slices.BinarySearchFunc(m.stages, s, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
 	m.stages = slices.Insert(m.stages, at, s)
 	m.placed[a.Key()] = placed{device: a.Device}
+	m.assigned[a.Key()] = a
 }
 
 // asked takes a stage on that an event names.
@@ -99,12 +103,13 @@ func (m *Machine) retire(now kevlard.Instant, out []Effect) []Effect {
 		if s.Gone() {
 			m.former.add(s.Counters())
 			delete(m.placed, s.Key())
+			delete(m.assigned, s.Key())
 		}
 		return s.Gone()
 	})
 	m.tellAll(now)
 	m.unsettled(now)
-	return append(out, m.publish())
+	return append(m.takeBack(out), m.publish())
 }
 
 // stageCounters is the sum of stages' counters: what is added up never falls when a

@@ -48,7 +48,7 @@ func (m *Machine) takeOver(now kevlard.Instant, ev TakeOver, out []Effect) []Eff
 		b.callers = append(b.callers, ev.Number)
 		b.accepted = b.accepted || ev.Accepted
 		return out
-	case m.draining:
+	case m.drains.on:
 		return answer(&kevlard.Failure{Code: "draining", Status: 503, Message: "this node is draining and takes no sessions over; ask another node"})
 	case b != nil || len(m.bids) >= m.cfg.Limits.TakeOvers || len(m.sessions) >= m.cfg.Limits.Sessions:
 		return answer(&kevlard.Failure{Code: "overloaded", Status: 429, Message: "this node takes over or owns as many sessions as it can; try again later"})

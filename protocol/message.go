@@ -207,7 +207,7 @@ type Lost struct {
 	Session kevlard.SessionID `cbor:"1,keyasint"`
 	Fence   kevlard.Fence     `cbor:"2,keyasint"`
 	Lo      int               `cbor:"3,keyasint"`
-	Cause   string            `cbor:"4,keyasint"`           // engine-exit, engine-stall, lease, drain
+	Cause   string            `cbor:"4,keyasint"`           // engine-exit, engine-stall, lease, release, drain
 	Suspect bool              `cbor:"5,keyasint,omitempty"` // it was in the batch that killed the engine
 }
 

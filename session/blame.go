@@ -65,7 +65,7 @@ func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost
 // counted by name.
 func cause(s string) string {
 	switch s {
-	case "engine-exit", "engine-stall", "lease", "release":
+	case "engine-exit", "engine-stall", "lease", "release", "drain":
 		return s
 	}
 	return "other"

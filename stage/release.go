@@ -29,6 +29,15 @@ func (m *Machine) Release(now kevlard.Instant, out []Effect) []Effect {
 	return append(out, Changed{}, Note{Type: "stage-release", Detail: fmt.Sprintf("stage %v", m.cfg.Key.Layers)})
 }
 
+// Evacuate asks the owners of all sessions here to move them. Until they do the stage goes
+// on with them.
+func (m *Machine) Evacuate(out []Effect) []Effect {
+	for _, s := range m.sorted() {
+		out = append(out, Reply{s.owner, m.lost(s, "drain", false)})
+	}
+	return out
+}
+
 // Released reports whether the stage is being given up.
 func (m *Machine) Released() bool { return m.released }
 

@@ -55,8 +55,8 @@ func (sh shell) agentCommand() *cli.Command {
 	return &cli.Command{
 		Name: "agent", Usage: "run the daemon in the foreground",
 		Description: "Precedence of each value: flag, environment (KEVLARD_...), file, default.\n\n" +
-			"SIGTERM or SIGINT: take no new sessions, let those there are end, leave the ring, exit 0; a\n" +
-			"second one ends it at once. SIGHUP: read the configuration, the API keys and the API's\n" +
+			"SIGTERM or SIGINT: take no new sessions, let those there are move or end, leave the ring, exit 0;\n" +
+			"a second one ends it at once. SIGHUP: read the configuration, the API keys and the API's\n" +
 			"certificate again; these and the log level take effect, the log says what needs a restart.\n\n" +
 			"Loopback addresses are advertised only with --dev ([ring] dev = true), for a mesh on one machine.",
 		Flags: configFlags(),

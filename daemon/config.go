@@ -17,7 +17,9 @@ import (
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/membership"
+	"github.com/kevlard/kevlard/mesh"
 	"github.com/kevlard/kevlard/node"
+	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 	"github.com/kevlard/kevlard/weights"
 )
@@ -98,6 +100,9 @@ type Config struct {
 	Labels map[string]string
 	// Version is that of the build.
 	Version string
+	// Protocol is the versions of the mesh protocol that are spoken. Default: all that this
+	// build knows; others are for tests of rings of several builds.
+	Protocol mesh.Versions
 	// Dev allows loopback addresses to be advertised.
 	Dev bool
 
@@ -164,6 +169,7 @@ func (c Config) withDefaults() Config {
 	c.MeshListen = cmp.Or(c.MeshListen, "0.0.0.0:7947")
 	c.Profile = cmp.Or(c.Profile, "lan")
 	c.Threads = cmp.Or(c.Threads, 1)
+	c.Protocol = cmp.Or(c.Protocol, mesh.Versions{Min: protocol.MinVersion, Max: protocol.MaxVersion})
 	c.KV.BlockTokens = cmp.Or(c.KV.BlockTokens, 32)
 	c.KV.Bytes = cmp.Or(c.KV.Bytes, 256<<20)
 	c.Labels = maps.Clone(c.Labels)

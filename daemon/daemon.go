@@ -115,7 +115,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		return nil, err
 	}
 	if d.mesh, err = mesh.New(mesh.Config{
-		Key: key, Self: cfg.Name, Boot: d.boot, Ring: cfg.Ring, Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:], Listen: cfg.MeshListen, Handler: d.handler(), Log: log,
+		Key: key, Self: cfg.Name, Boot: d.boot, Ring: cfg.Ring, Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:], Versions: cfg.Protocol, Listen: cfg.MeshListen, Handler: d.handler(), Log: log,
 	}); err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (d *Daemon) bindRing(deps Deps) error {
 		Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:],
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
 		Meta: membership.Meta{
-			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: 1, ProtoMax: 1, Mesh: at.mesh, Bulk: at.bulk,
+			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: d.cfg.Protocol.Min, ProtoMax: d.cfg.Protocol.Max, Mesh: at.mesh, Bulk: at.bulk,
 			API: at.api, APITLS: d.cfg.APITLS, Record: 1, Version: d.cfg.Version,
 		},
 	})

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -151,9 +152,12 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 	if down.IsZero() {
 		down = m.Since
 	}
+	foreign := d.foreign(m)
 	switch {
 	case r.State != "alive":
 		r.Reason = r.State
+	case foreign != "":
+		r.State, r.Reason = "isolated", foreign
 	case !link.Connected && time.Since(down) > isolatedAfter:
 		r.State, r.Reason = "isolated", "gossip reaches it, the mesh does not"
 		if link.LastError != "" {
@@ -173,6 +177,20 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 		r.Ready = r.Reason == ""
 	}
 	return r
+}
+
+// refuseEachOther ends the reason of nodes without a common version of the protocol.
+const refuseEachOther = "they refuse each other"
+
+// foreign says that a member and this node speak no common version of the protocol, ""
+// if they do.
+func (d *Daemon) foreign(m membership.Member) string {
+	own, its := d.cfg.Protocol, mesh.Versions{Min: m.Meta.ProtoMin, Max: m.Meta.ProtoMax}
+	if own.Meets(its) {
+		return ""
+	}
+	return fmt.Sprintf("it speaks versions %s of the protocol (kevlard %s), this node %s (kevlard %s): "+refuseEachOther,
+		its, cmp.Or(m.Meta.Version, "of unknown version"), own, cmp.Or(d.cfg.Version, "of unknown version"))
 }
 
 // noWayBack says which direction of a link fails: it can't be seen from here why.

@@ -292,6 +292,8 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), fmt.Sprintf("open TCP %s here for that host (firewall, its route to here, [mesh] fabric); `kevlard status` there names its error", own.MeshAddr))
 		}
 		switch {
+		case strings.HasSuffix(m.Reason, refuseEachOther):
+			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), "upgrade the older of the two; builds one version apart serve together")
 		case m.State == "isolated" && m.Name != members.Self:
 			add(fmt.Sprintf("node %s: %s", m.Name, m.Reason), fmt.Sprintf("check that TCP %s is reachable from here and back (firewall, [mesh] fabric)", m.MeshAddr))
 		case m.State == "dead":

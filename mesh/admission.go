@@ -86,7 +86,7 @@ func (a *admitter) dial(s io.ReadWriter, remote peer.ID, c class, link uint64) (
 	if t.second.class != c || t.second.link != link {
 		return Peer{}, refuse(s, "", fmt.Sprintf("hello answers %s link %d, asked was %s link %d", t.second.class, t.second.link, c, link))
 	}
-	if why := a.versions.clash(t.second.versions); why != "" {
+	if why := clash(a.versions, t.second.versions); why != "" {
 		return Peer{}, refuse(s, "", why)
 	}
 	own := a.names.encode()
@@ -127,7 +127,7 @@ func (a *admitter) accept(s io.ReadWriter, remote peer.ID) (arrival, error) {
 	if t.first, err = decodeHello(raw); err != nil {
 		return arrival{}, refuse(s, "", err.Error())
 	}
-	if why := a.versions.clash(t.first.versions); why != "" {
+	if why := clash(t.first.versions, a.versions); why != "" {
 		return arrival{}, refuse(s, "", why)
 	}
 	t.second = newHello(t.first.class, a.versions, t.first.link)

@@ -55,12 +55,15 @@ type Versions struct{ Min, Max uint8 }
 // String returns "min..max".
 func (v Versions) String() string { return fmt.Sprintf("%d..%d", v.Min, v.Max) }
 
-// clash says why two ranges cannot speak, or returns "".
-func (v Versions) clash(o Versions) string {
-	if v.Min <= o.Max && o.Min <= v.Max {
+// Meets reports whether some version is in both ranges.
+func (v Versions) Meets(o Versions) bool { return v.Min <= o.Max && o.Min <= v.Max }
+
+// clash says why the two ends of a connection cannot speak, or returns "". Both read it.
+func clash(dialler, acceptor Versions) string {
+	if dialler.Meets(acceptor) {
 		return ""
 	}
-	return fmt.Sprintf("protocol versions do not overlap: the peer speaks %s, this node %s", o, v)
+	return fmt.Sprintf("protocol versions do not overlap: who dials speaks %s, who answers %s", dialler, acceptor)
 }
 
 // Handler receives what arrives. Nil functions ignore. Control and Data are called

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/kevlard/kevlard"
 	"pgregory.net/rapid"
 )
@@ -242,6 +243,64 @@ func TestUnknownKeysAreIgnored(t *testing.T) {
 	}
 	if m, err := c.DecodeMessage(append([]byte{byte(kindPing)}, body...)); err != nil || m != (Ping{Seq: 5, Sessions: 6}) {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// TestUnknownKeysOfAllMessages adds fields of a later build to all kinds of messages, and to
+// the items of frames: they are read as without.
+func TestUnknownKeysOfAllMessages(t *testing.T) {
+	c := NewCodec()
+	later := func(t *rapid.T, body []byte) []byte {
+		var m map[int64]cbor.RawMessage
+		if err := cbor.Unmarshal(body, &m); err != nil {
+			t.Fatal(err)
+		}
+		for range rapid.IntRange(1, 3).Draw(t, "fields") {
+			v := rapid.SampledFrom([]any{1, -1, "x", []byte{1}, []int{1, 2}, map[string]any{"a": []int{1}}, nil, true, 1.5}).Draw(t, "value")
+			raw, err := c.enc.Marshal(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m[rapid.Int64Range(200, 1<<40).Draw(t, "key")] = raw
+		}
+		out, err := c.enc.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		want := drawMessage(t)
+		if rapid.Bool().Draw(t, "witness") {
+			want = drawWitness(t)
+		}
+		b, err := c.EncodeMessage(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.DecodeMessage(append(b[:1:1], later(t, b[1:])...))
+		if err != nil || !reflect.DeepEqual(got, want) {
+			t.Fatalf("%+v, %v, want %+v", got, err, want)
+		}
+	})
+}
+
+// TestUnknownKindsAreRefused: a kind of a later build is an error of format, whatever
+// follows, and nothing worse.
+func TestUnknownKindsAreRefused(t *testing.T) {
+	c := NewCodec()
+	known := 0
+	for k := range 256 {
+		_, err := c.DecodeMessage([]byte{byte(k), 0xa0})
+		if err != nil && !errors.Is(err, ErrFormat) {
+			t.Errorf("kind %d: %v", k, err)
+		}
+		if err == nil || !strings.Contains(err.Error(), "unknown kind") {
+			known++
+		}
+	}
+	if known < 30 || known > 60 {
+		t.Errorf("%d kinds are known", known)
 	}
 }
 

@@ -49,7 +49,7 @@ func (m *Machine) Lost(now kevlard.Instant, from kevlard.NodeID, l protocol.Lost
 	}
 	if l.Suspect {
 		m.strikes++
-		if m.strikes >= maxStrikes && m.solo {
+		if m.strikes >= maxStrikes && m.alone {
 			out = append(out, Note{Type: "poison", Node: from, Cause: l.Cause, Detail: fmt.Sprintf("killed %d engines", m.strikes)})
 			return m.fail(now, &kevlard.Failure{
 				Code: "poisoned", Status: 500,

@@ -132,7 +132,7 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	m.standbyAt, m.namedAt = make([]kevlard.Instant, len(r)), now
 	m.keepMarks(before, copies, marks)
 	m.have = make([]int, len(r))
-	m.started, m.again = false, 0
+	m.started, m.again, m.alone = false, 0, m.solo
 	for i, h := range r {
 		m.touch(h.Node, h.Layers)
 		m.touch(standbys[i], h.Layers)
@@ -157,7 +157,7 @@ func (m *Machine) prepare(i int) protocol.Prepare {
 	p := protocol.Prepare{
 		Session: m.id, Fence: m.fence, OwnerBoot: m.boot, Stage: kevlard.StageKey{Model: m.req.Model, Layers: m.route[i].Layers},
 		Last: i == len(m.route)-1, Tokens: m.tokens[:len(m.tokens):len(m.tokens)], Positions: m.Positions(),
-		Sampling: m.req.Sampling, Solo: m.solo, Recovery: m.pending != nil, Credit: m.timing.Window,
+		Sampling: m.req.Sampling, Solo: m.alone, Recovery: m.pending != nil, Credit: m.timing.Window,
 		Standby: m.standbys[i], Salt: m.req.Salt,
 	}
 	if !p.Last {
@@ -189,7 +189,7 @@ func (m *Machine) prolong(now kevlard.Instant) {
 // compute at the others too. In the order of the layers no two sessions wait for each other,
 // and none for what it can't use, because a stage before lacks it.
 func (m *Machine) askAgain(now kevlard.Instant, out []Effect) (asked bool, _ []Effect) {
-	if m.pending != nil || m.solo {
+	if m.pending != nil || m.alone {
 		return false, out
 	}
 	for m.again+1 < len(m.route) {

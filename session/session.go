@@ -164,7 +164,8 @@ type Machine struct {
 	avoid  avoidance
 	budget int // re-routes for missing progress that may still be made
 
-	solo    bool // replay in a batch alone: it may have killed an engine
+	solo    bool // replay in a batch alone from the next route on: it may have killed an engine
+	alone   bool // this term's replay is alone
 	strikes int  // engines it may have killed
 
 	pending   *kevlard.Failover // the failover under way

@@ -80,7 +80,7 @@ func (m *Machine) ends(t kevlard.Token, n int) bool {
 
 // recovered closes the failover under way, if there is one.
 func (m *Machine) recovered(now kevlard.Instant, out []Effect) []Effect {
-	m.solo = false // the replay went well: it was not this session
+	m.solo, m.alone = false, false // the replay went well: it was not this session
 	if m.pending == nil {
 		return out
 	}

@@ -177,6 +177,7 @@ type running struct {
 	work     []work
 	rows     int
 	started  kevlard.Instant
+	limited  bool            // more was waiting than fitted its time
 	patience time.Duration   // how long it may take
 	overdue  kevlard.Instant // when to call it stalled
 }

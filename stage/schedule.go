@@ -28,6 +28,7 @@ func (m *Machine) schedule(now kevlard.Instant, out []Effect) []Effect {
 	if len(b.work) == 0 {
 		return out // all of it waits for cells to be read
 	}
+	b.limited = b.rows >= rows && len(m.fast)+len(m.slow) > 0
 	m.counters.Batches++
 	m.counters.Rows += uint64(b.rows)
 	b.patience = max(m.cfg.Timing.Stall, 10*m.pace.predict(b.rows))
@@ -103,7 +104,7 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	}
 	// A late result teaches too, or an engine that is merely slow would stall for
 	// ever; but one long freeze must not blunt the next detection.
-	m.pace.learn(b.rows, min(now.Sub(b.started), 4*b.patience))
+	m.pace.learn(b.rows, min(now.Sub(b.started), 4*b.patience), b.limited)
 	ahead := map[kevlard.NodeID][]protocol.Item{}
 	var order []kevlard.NodeID // of first appearance: the batch's own order
 	for i, w := range b.work {
@@ -237,15 +238,20 @@ func (p pace) rows(d time.Duration) int {
 // learn moves the estimate an eighth of the way to what was seen: small batches
 // teach the fixed part, larger ones the rows. A small batch that was faster than
 // its rows alone should have been teaches the rows too: else a slow hour would
-// leave batches small for ever, with nothing large to learn from.
-func (p *pace) learn(rows int, took time.Duration) {
+// leave batches small for ever, with nothing large to learn from. So it would where
+// the fixed part is large: one that left work behind makes the rows a little cheaper,
+// until batches are large enough to teach what they cost.
+func (p *pace) learn(rows int, took time.Duration, limited bool) {
 	p.lessons++
 	p.largest = max(p.largest, rows)
 	extra := took - time.Duration(rows)*p.row
-	if rows <= 4 {
+	grow := limited && rows <= firstRows
+	if rows <= 4 || grow {
 		p.fixed += (max(extra, 0) - p.fixed) / 8
 	}
-	if rows > 4 || extra < 0 {
+	if rows > 4 && !grow || extra < 0 {
 		p.row += (max((took-p.fixed)/time.Duration(rows), time.Microsecond) - p.row) / 8
+	} else if grow {
+		p.row -= p.row / 16
 	}
 }

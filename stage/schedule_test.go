@@ -229,7 +229,7 @@ func TestPaceLearns(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPace()
 			for range 40 { // decodes first: they teach the fixed part
-				p.learn(1, tc.fixed+tc.row)
+				p.learn(1, tc.fixed+tc.row, false)
 			}
 			for i := range 200 {
 				n := min(512, p.rows(20*time.Millisecond))
@@ -237,7 +237,7 @@ func TestPaceLearns(t *testing.T) {
 				if patience := max(600*time.Millisecond, 10*p.predict(n)); took > patience {
 					t.Fatalf("batch %d of %d rows takes %v and counts as stalled after %v", i, n, took, patience)
 				}
-				p.learn(n, took)
+				p.learn(n, took, false)
 			}
 			if n := p.rows(20 * time.Millisecond); n < tc.least {
 				t.Errorf("batches of %d rows in the end, want at least %d (%+v)", n, tc.least, p)
@@ -252,7 +252,7 @@ func TestPaceRecovers(t *testing.T) {
 	engine := func(row time.Duration) {
 		for range 300 {
 			n := min(512, p.rows(20*time.Millisecond))
-			p.learn(n, time.Millisecond+time.Duration(n)*row)
+			p.learn(n, time.Millisecond+time.Duration(n)*row, false)
 		}
 	}
 	engine(50 * time.Microsecond)
@@ -261,5 +261,19 @@ func TestPaceRecovers(t *testing.T) {
 	engine(50 * time.Microsecond)
 	if after := p.rows(20 * time.Millisecond); after < before/2 {
 		t.Errorf("batches of %d rows before the slow hour, %d after it", before, after)
+	}
+}
+
+// TestPaceLeavesSmallBatches: after a slow time both parts are thought to be dear, and all
+// batches are small. Those that leave work behind find out.
+func TestPaceLeavesSmallBatches(t *testing.T) {
+	const fixed, row = 20 * time.Millisecond, 1500 * time.Microsecond
+	p := pace{fixed: 10 * time.Millisecond, row: 10 * time.Millisecond, lessons: 100, largest: 500}
+	for range 100 {
+		n := p.rows(20 * time.Millisecond)
+		p.learn(n, fixed+time.Duration(n)*row, true)
+	}
+	if n := p.rows(20 * time.Millisecond); n < 8 || n > 20 {
+		t.Errorf("%d rows a batch with %+v, want about 13", n, p)
 	}
 }

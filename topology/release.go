@@ -135,8 +135,10 @@ func (p Plan) model(id kevlard.Digest) (ModelPlan, bool) {
 // the plan wants instead are ready.
 func (r *Reformer) spare(now kevlard.Instant, v View, k kevlard.StageKey, class string, room bool) bool {
 	m, ok := r.plan.model(k.Model)
-	if !ok {
-		return true // no configuration wants the model
+	if !ok { // the configuration does not want it here, or nobody knows enough of it to plan
+		self, _ := v.Node(r.self)
+		model, known := v.Model(k.Model)
+		return known && !self.mayServe(model.Name)
 	}
 	stays := func(n *Node, s Stage) bool {
 		switch {

@@ -143,3 +143,16 @@ func TestModelsAndNodes(t *testing.T) {
 		t.Error("found a node that is not there")
 	}
 }
+
+// TestOneModelOfTwoNames: nodes may have different names for the same weights, and others
+// may lie between them.
+func TestOneModelOfTwoNames(t *testing.T) {
+	a, b := kevlard.Digest{1}, kevlard.Digest{2}
+	v := View{Nodes: []Node{
+		{ID: "n1", Models: []Model{{ID: a, Name: "a-m"}}},
+		{ID: "n2", Models: []Model{{ID: a, Name: "z-m"}, {ID: b, Name: "m"}}},
+	}}
+	if got := v.Models(); len(got) != 2 || got[0].ID != a || got[0].Name != "a-m" || got[1].ID != b {
+		t.Errorf("models %+v", got)
+	}
+}

@@ -99,7 +99,8 @@ func (v View) Model(id kevlard.Digest) (Model, bool) {
 	return Model{}, false
 }
 
-// Models lists every model that some node holds, by name and ID.
+// Models lists every model that some node holds, by name and ID. Of the names that nodes
+// have for one (it may be that of a file) the first counts.
 func (v View) Models() []Model {
 	var out []Model
 	for _, n := range v.Nodes {
@@ -108,7 +109,12 @@ func (v View) Models() []Model {
 	slices.SortFunc(out, func(a, b Model) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), slices.Compare(a.ID[:], b.ID[:]))
 	})
-	return slices.CompactFunc(out, func(a, b Model) bool { return a.ID == b.ID })
+	seen := map[kevlard.Digest]bool{}
+	return slices.DeleteFunc(out, func(m Model) bool {
+		again := seen[m.ID]
+		seen[m.ID] = true
+		return again
+	})
 }
 
 // valid reports whether an advertised range makes sense: a record is only as good

@@ -22,6 +22,7 @@ type engine struct {
 	busy   bool // a batch is under way
 	batch  node.RunBatch
 	result func() // a finished batch that waits for a thaw
+	thawed bool   // the batch ends late, because of a freeze
 	doomed bool   // the batch will kill it
 	early  bool   // a planted bug has already answered for the batch
 
@@ -72,7 +73,7 @@ func (h *host) runBatch(e node.RunBatch) {
 			}
 		})
 	}
-	en.busy, en.batch, en.early, en.doomed = true, e, false, false
+	en.busy, en.batch, en.early, en.doomed, en.thawed = true, e, false, false, false
 	for t := range en.transfers {
 		w.judge.overlap(en, e, *t)
 	}
@@ -93,7 +94,7 @@ func (h *host) runBatch(e node.RunBatch) {
 			return
 		}
 		if en.frozen > 0 {
-			en.result = func() { en.finish(id) }
+			en.result, en.thawed = func() { en.finish(id) }, true
 			return
 		}
 		en.finish(id)
@@ -127,6 +128,9 @@ func (en *engine) exit(poisonous bool, reason string) {
 	en.gone = true
 	if poisonous && en.doomed && en.busy {
 		en.h.w.judge.poisonKills++
+		if en.thawed {
+			en.h.w.judge.lateKills++
+		}
 		if en.h.safe {
 			en.h.w.judge.spareKilled = en.h.w.now
 		}

@@ -89,17 +89,6 @@ func (l *Library) Add(m *model.Manifest) {
 	l.index()
 }
 
-// forget takes what is at a path out.
-func (l *Library) forget(path string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if v := l.shelf[path]; v != nil {
-		v.end()
-		delete(l.shelf, path)
-		l.index()
-	}
-}
-
 // index is called with mu held.
 func (l *Library) index() {
 	clear(l.owners)

@@ -14,6 +14,7 @@ import (
 // pipelines. One is killed under load: no request notices, and another host takes its
 // layers on.
 func TestMeshFormsAndHeals(t *testing.T) {
+	needLong(t, "a minute and a half; the daemon's test of the same name does it with toys")
 	m := start(t, devmesh.Options{Nodes: 8, Auto: true, Gateways: 1, Cells: stormStreams * 1024})
 	m.whole(t, 2)
 	requests := storyRequests(m, 10, 200)

@@ -31,6 +31,9 @@ func TestAbsent(t *testing.T) {
 		w.net.Blackhole(addrOf(1), false)
 		w.eventually(time.Minute, "all are met again", func() bool { return again.Absent() == 0 })
 		again.kill()
+		for _, p := range procs[1:] { // a day of gossip takes a minute
+			p.kill()
+		}
 		time.Sleep(25 * time.Hour)
 		w.net.Blackhole(addrOf(1), true)
 		if n := w.start(cfg).Absent(); n != 0 {

@@ -52,7 +52,12 @@ func contract() map[string]metric {
 }
 
 // own lists the metrics that the contract does not name.
-func own() []string { return []string{"kevlard_bad_messages_total", "kevlard_kv_positions_total"} }
+func own() []string {
+	return []string{
+		"kevlard_bad_messages_total", "kevlard_kv_positions_total", "kevlard_stage_load_progress", "kevlard_weights_bytes_total",
+		"kevlard_weights_rejected_total",
+	}
+}
 
 // scraped is what one node's /metrics has: by name, and the values by name and labels.
 type scraped struct {

@@ -104,7 +104,7 @@ func (m *Machine) takeBack(out []Effect) []Effect {
 
 // spares reports whether the others can do without a stage of this node.
 func (m *Machine) spares(s *stage.Machine) bool {
-	return m.ownView().Spares(m.cfg.Self, s.Key(), s.Advertise().Class)
+	return m.ownView().Without(m.cfg.Self, s.Key(), s.Advertise().Class, nil) != topology.NoHolder
 }
 
 // handsOver reports whether a draining node has layers that nobody else can serve yet, and

@@ -130,9 +130,8 @@ func (p Plan) model(id kevlard.Digest) (ModelPlan, bool) {
 	return ModelPlan{}, false
 }
 
-// spare reports whether a stage can go: ready stages that stay make a route, of the same
-// numerics class if there is one now, and, unless it has to make room, the holders that
-// the plan wants instead are ready.
+// spare reports whether a stage can go: a route remains (Without), and, unless the stage
+// has to make room, the holders that the plan wants instead are ready.
 func (r *Reformer) spare(now kevlard.Instant, v View, k kevlard.StageKey, class string, room bool) bool {
 	m, ok := r.plan.model(k.Model)
 	if !ok { // the configuration does not want it here, or nobody knows enough of it to plan
@@ -140,25 +139,12 @@ func (r *Reformer) spare(now kevlard.Instant, v View, k kevlard.StageKey, class 
 		model, known := v.Model(k.Model)
 		return known && !self.mayServe(model.Name)
 	}
-	stays := func(n *Node, s Stage) bool {
-		switch {
-		case n.State != Alive, s.State != Ready:
-			return false
-		case n.ID == r.self:
-			_, going := r.announced[s.Key]
-			return s.Key != k && !going
-		}
-		return !s.Releasing || n.ID > r.self
-	}
-	alike := func(n *Node, s Stage) bool { return s.Class == class && answers(n, s) }
-	if v.routes(m.Model, alike) {
-		alike = func(n *Node, s Stage) bool { return s.Class == class && stays(n, s) }
-	} else {
-		alike = stays
-	}
-	if !v.routes(m.Model, alike) {
-		// Where there is no route to lose, another holder of the same layers will do.
-		return room && r.idle(now, k.Model) && v.any(k, stays)
+	remains := v.Without(r.self, k, class, func(o kevlard.StageKey) bool {
+		_, going := r.announced[o]
+		return going
+	})
+	if remains != OtherRoute {
+		return room && remains == SameLayers && r.idle(now, k.Model)
 	}
 	if room {
 		return true
@@ -183,17 +169,6 @@ func (r *Reformer) spare(now kevlard.Instant, v View, k kevlard.StageKey, class 
 func (v View) served(id kevlard.Digest) bool {
 	m, ok := v.Model(id)
 	return ok && v.routes(m, answers)
-}
-
-// any reports whether there is a holder of a range for which take answers true.
-func (v View) any(k kevlard.StageKey, take func(*Node, Stage) bool) bool {
-	for i := range v.Nodes {
-		n := &v.Nodes[i]
-		if slices.ContainsFunc(n.Stages, func(s Stage) bool { return s.Key == k && take(n, s) }) {
-			return true
-		}
-	}
-	return false
 }
 
 func answers(n *Node, s Stage) bool {

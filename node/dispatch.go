@@ -231,7 +231,7 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 		case stage.Load:
 			out = append(out, Load{key, e.Engine, e.ID, e.Session, e.Pos, e.Cell, e.From})
 		case stage.Start:
-			out = append(out, StartEngine{key, e.Engine, m.placed[key].device})
+			out = append(out, StartEngine{key, e.Engine, m.assigned[key].Device})
 		case stage.Kill:
 			out = append(out, KillEngine{key, e.Engine})
 		case stage.Changed:

@@ -48,7 +48,7 @@ type Machine struct {
 	stages     []*stage.Machine              // sorted by key
 	assigned   map[kevlard.StageKey]Assigned // of those
 	former     stageCounters                 // of stages that are gone
-	placed     map[kevlard.StageKey]placed
+	announced  map[kevlard.StageKey]bool     // of those, as what will be given up
 	peers      map[kevlard.NodeID]*peer
 	watched    []*peer          // of these, as of the last look at who is on a route
 	names      []kevlard.NodeID // of the peers, sorted; empty: not known
@@ -98,7 +98,7 @@ func New(cfg Config) *Machine {
 		clients: map[kevlard.SessionID]uint64{}, unlogged: map[kevlard.SessionID]bool{}, logAt: kevlard.Never, bids: map[kevlard.SessionID]*bid{},
 		keeps: map[uint64]keep{}, seekings: map[kevlard.SessionID]*seeking{},
 		assigned: map[kevlard.StageKey]Assigned{}, drains: draining{at: kevlard.Never},
-		placed: map[kevlard.StageKey]placed{}, reformAt: kevlard.Never, reformed: -kevlard.Instant(reformEvery),
+		announced: map[kevlard.StageKey]bool{}, reformAt: kevlard.Never, reformed: -kevlard.Instant(reformEvery),
 	}
 	if cfg.Auto {
 		m.reformer = topology.NewReformer(cfg.Self, cfg.Goal, cfg.Settle)

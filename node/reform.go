@@ -17,18 +17,12 @@ import (
 // for a thousand nodes takes tens of milliseconds.
 const reformEvery = 100 * time.Millisecond
 
-// placed is what a node knows of a stage of its own, besides the stage itself.
-type placed struct {
-	device    int
-	announced bool // as one that will be given up
-}
-
 // advertise is what others are told of the stages here.
 func (m *Machine) advertise() []topology.Stage {
 	var out []topology.Stage
 	for _, s := range m.stages {
-		a, p := s.Advertise(), m.placed[s.Key()]
-		a.Device, a.Releasing = p.device, p.announced || s.Released()
+		a := s.Advertise()
+		a.Device, a.Releasing = m.assigned[s.Key()].Device, m.announced[s.Key()] || s.Released()
 		out = append(out, a)
 	}
 	return out
@@ -89,7 +83,6 @@ func (m *Machine) giveBack(now kevlard.Instant, out []Effect) []Effect {
 // carryOut does one thing that the plan asks for.
 func (m *Machine) carryOut(now kevlard.Instant, a topology.Action, out []Effect) []Effect {
 	what := fmt.Sprintf("stage %v of %s", a.Key.Layers, m.modelName(a.Key.Model))
-	p := m.placed[a.Key]
 	switch a.Do {
 	case topology.Adopt:
 		model, _ := m.view.Model(a.Key.Model)
@@ -101,8 +94,7 @@ func (m *Machine) carryOut(now kevlard.Instant, a topology.Action, out []Effect)
 		out = m.countReform(string(a.Reason), fmt.Sprintf("adopt %s, %d bytes from %s", what, a.Bytes, a.Source), out)
 		return m.adopt(now, s, out)
 	case topology.Announce, topology.Retain:
-		p.announced = a.Do == topology.Announce
-		m.placed[a.Key] = p
+		m.announced[a.Key] = a.Do == topology.Announce
 		return append(out, Report{Type: "reform", Cause: string(a.Reason), Detail: fmt.Sprintf("%s %s", a.Do, what)}, m.publish())
 	case topology.Release:
 		if slices.ContainsFunc(m.stages, func(s *stage.Machine) bool { return s.Key() == a.Key && !s.Released() }) {

@@ -53,7 +53,6 @@ func (m *Machine) addStage(a Assigned) {
 	})
 	at, _ := slices.BinarySearchFunc(m.stages, s, func(a, b *stage.Machine) int { return a.Key().Compare(b.Key()) })
 	m.stages = slices.Insert(m.stages, at, s)
-	m.placed[a.Key()] = placed{device: a.Device}
 	m.assigned[a.Key()] = a
 }
 
@@ -102,7 +101,7 @@ func (m *Machine) retire(now kevlard.Instant, out []Effect) []Effect {
 	m.stages = slices.DeleteFunc(m.stages, func(s *stage.Machine) bool {
 		if s.Gone() {
 			m.former.add(s.Counters())
-			delete(m.placed, s.Key())
+			delete(m.announced, s.Key())
 			delete(m.assigned, s.Key())
 		}
 		return s.Gone()

@@ -54,11 +54,16 @@ func (m *Machine) reform(now kevlard.Instant, out []Effect) []Effect {
 	return out
 }
 
-// ownView is the view with what this node knows better: its own stages.
+// ownView is the view with what this node knows better: its own stages, and when it
+// heard others last.
 func (m *Machine) ownView() topology.View {
 	v := topology.View{Nodes: slices.Clone(m.view.Nodes)}
 	for i := range v.Nodes {
-		if n := &v.Nodes[i]; n.ID == m.cfg.Self {
+		n := &v.Nodes[i]
+		if p := m.peers[n.ID]; p != nil {
+			n.Heard = p.heardAt
+		}
+		if n.ID == m.cfg.Self {
 			n.Stages = m.advertise()
 			if m.drains.on && n.State == topology.Alive {
 				n.State = topology.Draining

@@ -336,9 +336,12 @@ func (p *planner) reason(m *planned, it *item) Reason {
 func (v View) lost(k kevlard.StageKey) bool { return v.heldBy(k, Dead, Left) }
 
 func (v View) heldBy(k kevlard.StageKey, states ...State) bool {
-	return slices.ContainsFunc(v.Nodes, func(n Node) bool {
-		return slices.Contains(states, n.State) && slices.ContainsFunc(n.Stages, func(s Stage) bool {
-			return s.Key.Model == k.Model && s.Key.Layers.Lo < k.Layers.Hi && k.Layers.Lo < s.Key.Layers.Hi
-		})
+	return slices.ContainsFunc(v.Nodes, func(n Node) bool { return slices.Contains(states, n.State) && n.has(k) })
+}
+
+// has reports whether a node holds some of a stage's layers.
+func (n *Node) has(k kevlard.StageKey) bool {
+	return slices.ContainsFunc(n.Stages, func(s Stage) bool {
+		return s.Key.Model == k.Model && s.Key.Layers.Lo < k.Layers.Hi && k.Layers.Lo < s.Key.Layers.Hi
 	})
 }

@@ -71,7 +71,7 @@ type Reformer struct {
 // want is an adoption that waits for its time.
 type want struct {
 	reason Reason
-	since  kevlard.Instant
+	since  kevlard.Instant // of what others lost, the last that was heard of them
 }
 
 // load is how far a stage was when it last got further.
@@ -265,6 +265,9 @@ func (r *Reformer) want(now kevlard.Instant, v View, self *Node, share Share) {
 		w, ok := r.wants[a.Key]
 		if !ok || w.reason != a.Reason {
 			w = want{a.Reason, now}
+			if a.Reason == Death || a.Reason == Resplit {
+				w.since = max(v.heard(a.Key, now), now.Add(-r.settle.Death*7/8))
+			}
 		}
 		next[a.Key] = w
 	}
@@ -280,6 +283,17 @@ func (r *Reformer) want(now kevlard.Instant, v View, self *Node, share Share) {
 	r.wants = next
 }
 
+// heard is when one of the nodes that are gone and held some of a stage's layers was last
+// heard, before now; now if that is not known.
+func (v View) heard(k kevlard.StageKey, now kevlard.Instant) (last kevlard.Instant) {
+	for _, n := range v.Nodes {
+		if (n.State == Dead || n.State == Left) && n.has(k) {
+			last = max(last, cmp.Or(n.Heard, now))
+		}
+	}
+	return min(cmp.Or(last, now), now)
+}
+
 // due is when a wanted adoption may begin.
 func (r *Reformer) due(v View, self *Node, a Adoption) kevlard.Instant {
 	w := r.wants[a.Key]
@@ -289,8 +303,10 @@ func (r *Reformer) due(v View, self *Node, a Adoption) kevlard.Instant {
 	switch served := v.served(a.Key.Model); {
 	case a.Reason == Death && served && a.ready > 0:
 		return w.since.Add(r.settle.Death << r.returns[a.Key].times)
-	case a.Reason == Death:
+	case a.Reason == Death && served:
 		return w.since.Add(r.settle.Death)
+	case a.Reason == Death:
+		return w.since.Add(r.settle.Death / 8)
 	case a.Reason == Drained && a.ready == 0:
 		return w.since
 	case a.Reason == Drained:

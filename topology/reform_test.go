@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -128,7 +129,7 @@ func (w *mesh) view(self *member) (v View, fresh bool) {
 		}
 		n := h.past[heard].node
 		if !h.past[heard].up {
-			n.State = Dead
+			n.State, n.Heard = Dead, h.died
 		}
 		v.Nodes = append(v.Nodes, n)
 	}
@@ -347,6 +348,25 @@ func TestDeath(t *testing.T) {
 		s := newSizes(v.Nodes[0].Weights[0])
 		if want := s.weight(lost[0].Key.Layers); w.bytes-before != want || w.reasons[Death] != 1 || len(w.actions) != acts+1 {
 			t.Errorf("%d bytes for %d lost: %v", w.bytes-before, want, w.actions[acts:])
+		}
+	}
+}
+
+// TestDeathCountsFromTheLastWord: the ring's verdict is slow, and part of the wait.
+func TestDeathCountsFromTheLastWord(t *testing.T) {
+	for verdict, want := range map[time.Duration]time.Duration{2 * time.Second: 4 * time.Second, 6 * time.Second: 6500 * time.Millisecond} {
+		w, v := formed(t, 8, 2000, 1)
+		w.verdict = verdict
+		w.kill(v.Nodes[3].ID)
+		died, before := w.now, len(w.actions)
+		w.run(10 * time.Second)
+		if len(w.actions) != before+1 {
+			t.Fatalf("%v", w.actions[before:])
+		}
+		text, _, _ := strings.Cut(w.actions[before], " ")
+		at, err := time.ParseDuration(text)
+		if took := at - time.Duration(died); err != nil || took < want || took > want+w.lag+time.Duration(tick) {
+			t.Errorf("verdict after %v: adopted after %v, want %v (%v)", verdict, took, want, err)
 		}
 	}
 }

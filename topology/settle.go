@@ -16,9 +16,11 @@ type Settle struct {
 	// Newcomer is the wait before a node that holds nothing takes stages over from others
 	// that have more. Default 10 s: a node that flaps must not be worth a move.
 	Newcomer time.Duration
-	// Death is the wait from the ring's verdict to the adoption of what was lost. Default
-	// 2 s: a daemon that restarts is back by then and costs nothing. It doubles each time
-	// that it ended with the node's return, up to 32 times, while the model can be served.
+	// Death is the wait from the last word of a node that the ring calls dead to the
+	// adoption of what it held, of which at least an eighth is from the ring's verdict on.
+	// Default 4 s: a daemon that restarts is back by then and costs nothing. It doubles
+	// each time that it ended with the node's return, up to 32 times, while the model can
+	// be served; while it can't, an eighth has to do.
 	Death time.Duration
 	// Drain is the wait before a draining node's stages are adopted where others hold them
 	// too; those that nobody else holds are adopted at once. Default 10 s: longer than a
@@ -43,7 +45,7 @@ type Settle struct {
 
 func (s Settle) withDefaults() Settle {
 	return Settle{
-		Join: cmp.Or(s.Join, time.Second), Newcomer: cmp.Or(s.Newcomer, 10*time.Second), Death: cmp.Or(s.Death, 2*time.Second),
+		Join: cmp.Or(s.Join, time.Second), Newcomer: cmp.Or(s.Newcomer, 10*time.Second), Death: cmp.Or(s.Death, 4*time.Second),
 		Drain: cmp.Or(s.Drain, 10*time.Second), Rebalance: cmp.Or(s.Rebalance, 30*time.Second), Release: cmp.Or(s.Release, 3*time.Second),
 		Load: cmp.Or(s.Load, 2*time.Minute), Retry: cmp.Or(s.Retry, 30*time.Second), RetryMax: cmp.Or(s.RetryMax, 30*time.Minute),
 		Forget: cmp.Or(s.Forget, 5*time.Minute),

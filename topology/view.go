@@ -66,6 +66,9 @@ type Node struct {
 	State  State
 	Models []Model
 	Stages []Stage
+	// Heard is when the view's owner last heard from the node itself; 0: it does not know.
+	// A Reformer looks at it where the node is dead, plans never do.
+	Heard kevlard.Instant
 	Capacity
 }
 

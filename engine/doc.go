@@ -52,9 +52,9 @@
 // Priorities: the child makes itself SCHED_BATCH with nice 10, leads its own
 // process group (a terminal's Ctrl-C does not reach it), is the first that the OOM
 // killer takes, is killed by the kernel when its parent dies, and writes no core
-// file, since a dump of gigabytes would delay the failover. Weights are read in a
-// thread of their own that is SCHED_IDLE, so that loading never takes time from what
-// serves.
+// file, since a dump of gigabytes would delay the failover. Weights of over 16 MiB are
+// read in a thread of their own that is SCHED_IDLE, so that loading never takes time from
+// what serves.
 //
 // # Faults for tests
 //

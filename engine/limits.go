@@ -18,6 +18,11 @@ const (
 	// loadChunk is the piece in which weights are read and handed to ggml; it bounds
 	// what loading adds to the resident size.
 	loadChunk = 1 << 20
+
+	// hastyLoad is up to how many bytes of weights are loaded at the engine's own
+	// priority: some 10 ms of a core, for which a thread that is SCHED_IDLE waits much
+	// longer on a busy host, a second and more for each turn.
+	hastyLoad = 16 << 20
 )
 
 // Bounds of the process protocol.

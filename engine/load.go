@@ -53,10 +53,7 @@ func (s *Stage) allocate(tensors []tensor, spec Spec) error {
 
 // load streams the tensors' bytes into the backend.
 func (s *Stage) load(tensors []tensor, progress func(done, total int64)) error {
-	var done, total int64
-	for _, t := range tensors {
-		total += t.size
-	}
+	done, total := int64(0), totalBytes(tensors)
 	buf := make([]byte, loadChunk)
 	for _, t := range tensors {
 		var targets []ml.Tensor
@@ -89,6 +86,14 @@ func (s *Stage) load(tensors []tensor, progress func(done, total int64)) error {
 	}
 	s.info.WeightBytes = total
 	return nil
+}
+
+// totalBytes is the bytes of tensors.
+func totalBytes(tensors []tensor) (n int64) {
+	for _, t := range tensors {
+		n += t.size
+	}
+	return n
 }
 
 // writeSkeleton makes a GGUF in memory with tensors but without their data. The

@@ -101,7 +101,11 @@ func open(w *weights, spec Spec, progress func(done, total int64)) (s *Stage, er
 	if err := s.allocate(tensors, spec); err != nil {
 		return nil, err
 	}
-	return s, idly(func() error { return s.load(tensors, progress) })
+	load := func() error { return s.load(tensors, progress) }
+	if totalBytes(tensors) <= hastyLoad {
+		return s, load()
+	}
+	return s, idly(load)
 }
 
 // recoverTo turns a panic of the library into err. Panics of ours keep their

@@ -65,6 +65,7 @@ type Machine struct {
 	class     string
 	cellBytes int             // of KV in all layers
 	failures  int             // exits in a row without a calm run between
+	begunAt   kevlard.Instant // when the engine was started
 	readyAt   kevlard.Instant // when the engine became ready
 	restartAt kevlard.Instant // Never unless cold
 
@@ -267,7 +268,7 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	}
 	if m.state == topology.Cold && now >= m.restartAt && !m.released {
 		m.engine++
-		m.state, m.progress, m.restartAt = topology.Loading, 0, kevlard.Never
+		m.state, m.progress, m.begunAt, m.restartAt = topology.Loading, 0, now, kevlard.Never
 		out = append(out, Start{m.engine}, Changed{})
 	}
 	if m.batch != nil && now >= m.batch.overdue {

@@ -41,6 +41,9 @@ func (l LocalModel) check() error {
 	if m.ID.IsZero() || m.Layers < 1 || m.Context < 1 || m.Vocab < 1 || l.Width < 1 {
 		return fmt.Errorf("local model %q: digest %s, %d layers, context %d, vocabulary %d, rows of %d bytes; want all of them", m.Name, m.ID.Short(), m.Layers, m.Context, m.Vocab, l.Width)
 	}
+	if len(m.Name) > maxText {
+		return fmt.Errorf("local model %s has a name of %d bytes: want at most %d", m.ID.Short(), len(m.Name), maxText)
+	}
 	return nil
 }
 
@@ -49,33 +52,41 @@ func (l LocalModel) has(layers kevlard.Layers) bool {
 	return slices.ContainsFunc(l.Layers, func(have kevlard.Layers) bool { return have.Contains(layers) })
 }
 
-// Offer replaces the models that this node knows. Others are told of them, and their
-// stages can be adopted.
+// Offer replaces the models that this node knows. Others are told of them, as far as a
+// record takes them (those that this node may serve first), and their stages can be
+// adopted. The error says which models are left out, and why; the rest is offered.
 func (d *Daemon) Offer(models []LocalModel) error {
 	var errs []error
-	var topo []topology.Model
-	var weights []topology.Weights
-	var here []topology.Local
+	var fit []LocalModel
 	for _, m := range models {
-		errs = append(errs, m.check())
+		if err := m.check(); err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		m.Model.Width = m.Width
-		topo = append(topo, m.Model)
-		if m.Weights.Check(m.Model.Layers) {
-			weights = append(weights, m.Weights)
-		}
-		if len(m.Layers) > 0 {
-			here = append(here, topology.Local{Model: m.Model.ID, Layers: m.Layers})
-		}
+		fit = append(fit, m)
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
+	serves := func(m LocalModel) bool {
+		return slices.ContainsFunc(d.cfg.Capacity.Serve, func(s topology.Serve) bool { return s.Name == m.Model.Name })
 	}
-	d.engines.offer(models)
-	version, changed, err := d.records.offer(topo, weights, here)
+	slices.SortStableFunc(fit, func(a, b LocalModel) int {
+		switch {
+		case serves(a) == serves(b):
+			return 0
+		case serves(a):
+			return -1
+		}
+		return 1
+	})
+	d.engines.offer(fit)
+	version, changed, taken, err := d.records.offer(fit)
 	if changed {
 		d.ring.SetRecord(version)
 	}
-	return err
+	if left := fit[taken:]; len(left) > 0 {
+		errs = append(errs, fmt.Errorf("%d of %d models, %q and on, do not fit in what this node tells others: keep fewer in [models] dirs, or name the important ones in [models] serve", len(left), len(fit), left[0].Model.Name))
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // Adopt makes this node hold a stage of a model that it was offered, or that is assigned

@@ -160,6 +160,60 @@ func (r record) check() error {
 	return errors.Join(errs...)
 }
 
+// offer replaces what the record says of models on this disk. One that is not here any
+// more stays known as long as there is room: a stage of it may be about to be published.
+func (r *record) offer(models []LocalModel) error {
+	var known []topology.Model
+	r.Capacity.Weights, r.Capacity.Local = nil, nil
+	for _, m := range models {
+		known = append(known, m.Model)
+		if m.Weights.Check(m.Model.Layers) {
+			r.Capacity.Weights = append(r.Capacity.Weights, m.Weights)
+		}
+		if len(m.Layers) > 0 {
+			r.Capacity.Local = append(r.Capacity.Local, topology.Local{Model: m.Model.ID, Layers: m.Layers})
+		}
+	}
+	if !r.know(known...) {
+		return fmt.Errorf("a node record takes %d models", maxModels)
+	}
+	return r.clip().check()
+}
+
+// know adds models to those that the record describes. Where they are too many others
+// make room that no stage here is of: those that are not on this disk, then the last. It
+// reports whether there is room.
+func (r *record) know(models ...topology.Model) bool {
+	r.Models = slices.Clone(r.Models)
+	fresh, kept := map[kevlard.Digest]bool{}, map[kevlard.Digest]bool{}
+	for _, m := range models {
+		fresh[m.ID] = true
+		if !slices.ContainsFunc(r.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
+			r.Models = append(r.Models, m)
+		}
+	}
+	for _, s := range r.Stages {
+		kept[s.Key.Model] = true
+	}
+	for len(r.Models) > maxModels {
+		victim := -1
+		for i, m := range r.Models {
+			if fresh[m.ID] || kept[m.ID] {
+				continue
+			}
+			victim = i
+			if !slices.ContainsFunc(r.Capacity.Local, func(l topology.Local) bool { return l.Model == m.ID }) {
+				break
+			}
+		}
+		if victim < 0 {
+			return false
+		}
+		r.Models = slices.Delete(r.Models, victim, victim+1)
+	}
+	return true
+}
+
 // clip shortens what this node could make too long for others to accept.
 func (r record) clip() record {
 	r.Stages = slices.Clone(r.Stages)

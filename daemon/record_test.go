@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"crypto/ed25519"
 	"errors"
+	"fmt"
+	"log/slog"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -111,6 +114,63 @@ func TestRecordLimits(t *testing.T) {
 	}
 	if _, err := c.seal(r, key); err == nil {
 		t.Error("a record over the limit was sealed")
+	}
+}
+
+// TestRecordTakesWhatFits: more models than others take of one node leave the node with
+// the first of them, and a stage of yet another model is published all the same.
+func TestRecordTakesWhatFits(t *testing.T) {
+	key, id := newKey(t, 1)
+	r, err := newRecords(record{Node: "me", Boot: "m", Version: 1}, key, nil, func(string, kevlard.NodeID, string, string) {}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	described := func(n int, runs int) LocalModel {
+		m := topology.Model{ID: kevlard.Digest{byte(n), byte(n >> 8), 1}, Name: fmt.Sprint("m", n), Layers: max(runs, 1), Context: 8, Vocab: 8, Width: 4}
+		w := topology.Weights{Model: m.ID}
+		for k := range m.Layers {
+			w.Layers = append(w.Layers, topology.Run{Count: 1, Bytes: 1<<40 + int64(k%2)})
+		}
+		return LocalModel{Model: m, Layers: []kevlard.Layers{{Hi: m.Layers}}, Weights: w}
+	}
+	accepted := func(want int) record {
+		t.Helper()
+		got, err := r.codec.open(r.sealed(), id)
+		if err != nil || len(got.Models) != want {
+			t.Fatalf("others see %d models, want %d: %v", len(got.Models), want, err)
+		}
+		return got
+	}
+	var models []LocalModel
+	for n := range maxModels + 6 {
+		models = append(models, described(n, 1))
+	}
+	if _, _, taken, err := r.offer(models); taken != maxModels || err != nil {
+		t.Errorf("%d models are taken of %d: %v", taken, len(models), err)
+	}
+	accepted(maxModels)
+	other := described(999, 1)
+	r.last = topology.View{Nodes: []topology.Node{{ID: "other", Models: []topology.Model{other.Model}}}}
+	stage := topology.Stage{Key: kevlard.StageKey{Model: other.Model.ID, Layers: kevlard.Layers{Hi: 1}}, State: topology.Cold}
+	if _, changed := r.publish([]topology.Stage{stage}, nil, false); !changed {
+		t.Error("a stage is not published")
+	}
+	if got := accepted(maxModels); got.Models[0].ID != models[0].Model.ID || !slices.ContainsFunc(got.Models, func(m topology.Model) bool { return m.ID == other.Model.ID }) {
+		t.Errorf("the first or the published model made room: %+v", got.Models)
+	}
+	if _, _, taken, err := r.offer(models); taken != maxModels-1 || err != nil {
+		t.Errorf("%d models are taken beside the one of the stage: %v", taken, err)
+	}
+	large := make([]LocalModel, maxModels)
+	for n := range large {
+		large[n] = described(n, 1000)
+	}
+	_, _, taken, err := r.offer(large)
+	if err != nil || taken == 0 || taken == len(large) {
+		t.Errorf("%d of %d large models are taken: %v", taken, len(large), err)
+	}
+	if got, err := r.codec.open(r.sealed(), id); err != nil || len(got.Capacity.Weights) != taken {
+		t.Errorf("others see the weights of %d models, want %d: %v", len(got.Capacity.Weights), taken, err)
 	}
 }
 

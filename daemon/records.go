@@ -77,10 +77,9 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 func (r *records) publish(stages []topology.Stage, failed []topology.Failed, draining bool) (version uint64, changed bool) {
 	version, changed, err := r.change(func(own *record) error {
 		own.Stages, own.Capacity.Failed, own.Draining = slices.Clone(stages), slices.Clone(failed), draining
-		own.Models = slices.Clone(own.Models)
 		for _, s := range stages { // one whose weights are still to be fetched is known from others only
-			if m, ok := r.last.Model(s.Key.Model); ok && !slices.ContainsFunc(own.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
-				own.Models = append(own.Models, m)
+			if m, ok := r.last.Model(s.Key.Model); ok && !own.know(m) {
+				return fmt.Errorf("%d models have stages here", len(own.Models))
 			}
 		}
 		return nil
@@ -92,22 +91,25 @@ func (r *records) publish(stages []topology.Stage, failed []topology.Failed, dra
 	return version, changed
 }
 
-// offer says which models are here. One that is not here any more stays known: a stage of
-// it may be about to be published.
-func (r *records) offer(models []topology.Model, weights []topology.Weights, local []topology.Local) (version uint64, changed bool, err error) {
-	return r.change(func(own *record) error {
-		own.Models = slices.Clone(own.Models)
-		own.Capacity.Weights, own.Capacity.Local = weights, local
-		for _, m := range models {
-			if !slices.ContainsFunc(own.Models, func(a topology.Model) bool { return a.ID == m.ID }) {
-				own.Models = append(own.Models, m)
+// offer says which models are here: the first of them, as many as others take of one
+// node. It returns how many that are.
+func (r *records) offer(models []LocalModel) (version uint64, changed bool, taken int, err error) {
+	for taken = min(len(models), maxModels); ; taken-- {
+		version, changed, err = r.change(func(own *record) error {
+			if err := own.offer(models[:taken]); err != nil {
+				return err
 			}
+			// The rest is for stages and failures, which are bounded and can't be left out.
+			b, err := r.codec.enc.Marshal([]any{own.Models, own.Capacity.Weights, own.Capacity.Local})
+			if err == nil && len(b) > maxRecord/2 {
+				err = fmt.Errorf("models of %d bytes, a node record takes %d", len(b), maxRecord/2)
+			}
+			return err
+		})
+		if err == nil || taken == 0 {
+			return version, changed, taken, err
 		}
-		if err := own.clip().check(); err != nil {
-			return fmt.Errorf("this node's record would be refused by others: %w", err)
-		}
-		return nil
-	})
+	}
 }
 
 // change edits our record, which stays as it is if others would not take it.

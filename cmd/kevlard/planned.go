@@ -183,6 +183,6 @@ func (a *agent) offer(ctx context.Context) {
 		offered = append(offered, localModel(a.cfg, m))
 	}
 	if err := a.daemon.Offer(offered); err != nil && ctx.Err() == nil {
-		a.log.Warn("the models here are not offered to the mesh", "error", err)
+		a.log.Warn("models here are not offered to the mesh", "error", err)
 	}
 }

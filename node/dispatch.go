@@ -265,7 +265,7 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	previous := s.Previous()
 	room := func(n kevlard.NodeID) bool { return previous.Uses(n) || m.roomFor(n, s.Positions()) }
 	ask := scheduler.Ask{
-		Layers: model.Layers, Table: m.table(s.Model()), Class: s.Class(), Previous: previous,
+		Layers: model.Layers, Table: m.table(now, s.Model()), Class: s.Class(), Zone: m.zone(), Previous: previous,
 		Usable: func(n kevlard.NodeID) bool { return m.usable(n) && room(n) && !s.Avoids(now, n) },
 	}
 	m.hops = s.Copies(m.hops[:0])
@@ -318,14 +318,18 @@ func (m *Machine) candidates(model kevlard.Digest) []topology.Candidate {
 	return m.readyOf(model).candidates
 }
 
-// table returns the same in the order of their load.
-func (m *Machine) table(model kevlard.Digest) *scheduler.Table {
+// table returns the same in the order of their load, with how far their zones are.
+func (m *Machine) table(now kevlard.Instant, model kevlard.Digest) *scheduler.Table {
 	r := m.readyOf(model)
 	m.inUse()
 	if r.table == nil {
 		r.table = scheduler.NewTable(r.candidates, m.load)
 	}
 	r.table.Set(m.cfg.Self, m.held())
+	if len(r.table.Zones()) > 1 && now >= r.zonesAt {
+		r.zonesAt = now.Add(zonesEvery)
+		m.measureZones(r.table)
+	}
 	return r.table
 }
 
@@ -333,6 +337,7 @@ func (m *Machine) table(model kevlard.Digest) *scheduler.Table {
 type ready struct {
 	candidates []topology.Candidate
 	table      *scheduler.Table // nil: not asked for
+	zonesAt    kevlard.Instant  // when the distances of its zones are measured anew
 }
 
 func (m *Machine) readyOf(model kevlard.Digest) *ready {

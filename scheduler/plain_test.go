@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"slices"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/topology"
@@ -13,14 +14,38 @@ type problem struct {
 	Ask
 	Candidates []topology.Candidate // sorted as topology sorts them
 	load       map[kevlard.NodeID]int
+	rtt        map[string]time.Duration // to zones
 }
 
 func (p problem) at(n kevlard.NodeID) int { return p.load[n] }
 
+// table is what the package makes of the candidates.
+func (p problem) table() *Table {
+	t := NewTable(p.Candidates, p.at)
+	for zone, rtt := range p.rtt {
+		t.SetRTT(zone, rtt)
+	}
+	return t
+}
+
 // route solves it as the package does.
 func (p problem) route() Answer {
-	p.Table = NewTable(p.Candidates, p.at)
+	p.Table = p.table()
 	return new(Router).Route(p.Ask)
+}
+
+// link is the cost of a link: 400 for each millisecond one way, at least 200, and nothing
+// inside a zone.
+func (p problem) link(a, b string) int64 {
+	if a == b || !p.zoned() {
+		return 0
+	}
+	return max(200, max(p.rtt[a], p.rtt[b]).Microseconds()*400/2000)
+}
+
+// zoned reports whether there is a choice of zones.
+func (p problem) zoned() bool {
+	return slices.ContainsFunc(p.Candidates, func(c topology.Candidate) bool { return c.Zone != p.Candidates[0].Zone })
 }
 
 // plain solves it by looking at every candidate: dynamic programming from the last layer
@@ -85,16 +110,22 @@ type stop struct {
 
 // widest sets how much of the prompt every stop and some way on from it have.
 func (p problem) widest(of []stop) int {
-	idle := map[int]int{}
+	idle, nearest := map[int]int{}, map[int]int64{}
 	for _, s := range of {
-		if l, ok := idle[s.Layers.Lo]; !ok || s.load < l {
+		if l, ok := nearest[s.Layers.Lo]; !ok || p.link(p.Zone, s.Zone) < l {
+			nearest[s.Layers.Lo] = p.link(p.Zone, s.Zone)
+		}
+	}
+	near := func(s *stop) bool { return p.link(p.Zone, s.Zone) <= nearest[s.Layers.Lo]+1000 }
+	for _, s := range of {
+		if l, ok := idle[s.Layers.Lo]; near(&s) && (!ok || s.load < l) {
 			idle[s.Layers.Lo] = s.load
 		}
 	}
 	from := map[int]int{p.Layers: 1 << 30}
 	for i := range slices.Backward(of) {
 		s := &of[i]
-		if s.load > 2*idle[s.Layers.Lo]+8 {
+		if !near(s) || s.load > 2*idle[s.Layers.Lo]+8 {
 			continue
 		}
 		s.wide = min(s.held, from[s.Layers.Hi])
@@ -125,22 +156,23 @@ func (p problem) cheapest(of []stop, wide int, surcharge bool) (kevlard.Route, i
 			}
 			hop := kevlard.Route{{Node: s.Node, Layers: s.Layers}}
 			if s.Layers.Hi == p.Layers {
+				s.cost += p.link(s.Zone, p.Zone)
 				s.route = hop
 			} else {
 				var next *stop
 				for j := range of {
 					n := &of[j]
-					if n.Layers.Lo == s.Layers.Hi && n.route != nil && !slices.Contains(p.Avoid, Edge{s.Node, n.Node}) && (next == nil || n.cost < next.cost) {
+					if n.Layers.Lo == s.Layers.Hi && n.route != nil && !slices.Contains(p.Avoid, Edge{s.Node, n.Node}) && (next == nil || n.cost+p.link(s.Zone, n.Zone) < next.cost+p.link(s.Zone, next.Zone)) {
 						next = n
 					}
 				}
 				if next == nil {
 					continue
 				}
-				s.cost += next.cost
+				s.cost += next.cost + p.link(s.Zone, next.Zone)
 				s.route = append(hop, next.route...)
 			}
-			if lo == 0 && (first == nil || s.cost < first.cost) {
+			if lo == 0 && (first == nil || s.cost+p.link(p.Zone, s.Zone) < first.cost+p.link(p.Zone, first.Zone)) {
 				first = s
 			}
 		}
@@ -148,7 +180,7 @@ func (p problem) cheapest(of []stop, wide int, surcharge bool) (kevlard.Route, i
 	if first == nil {
 		return nil, 0
 	}
-	return first.route, first.cost
+	return first.route, first.cost + p.link(p.Zone, first.Zone)
 }
 
 func sortCandidates(c []topology.Candidate) []topology.Candidate {

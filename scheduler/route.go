@@ -3,6 +3,8 @@
 package scheduler
 
 import (
+	"time"
+
 	"github.com/kevlard/kevlard"
 )
 
@@ -12,6 +14,17 @@ const (
 	costHop   = 100   // each hop: fewer, longer stages win a tie
 	costCopy  = 5000  // a stage that has a copy, while the previous one is there too
 	bonusStay = 10000 // a stage of the previous route: it may hold KV, and has room reserved
+
+	// costLink is what a millisecond on the way of every token costs, so that a session
+	// counts as 2.5 ms of a node's time: eight on each node of a pipeline of four weigh as
+	// much as 40 ms there and back. costZone is the least for a link between two zones.
+	costLink = 400
+	costZone = 200
+	// maxRTT is the longest round trip that costs more than shorter ones.
+	maxRTT = time.Second
+	// farther is by how much links may cost more to a zone where a prefix is followed to.
+	// Beyond, it is fetched or computed once rather than every token sent so far.
+	farther = 1000
 )
 
 // Ask is what a route is wanted for. What is known of single stages comes as lists, which
@@ -20,6 +33,7 @@ type Ask struct {
 	Layers   int    // of the model
 	Table    *Table // of its ready stages
 	Class    string // the numerics class the route must have; "" is any
+	Zone     string // of the owner: where tokens come from and go to
 	Previous kevlard.Route
 	// Copies are stages that are known to have a part of the session's KV that they did
 	// not compute.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/topology"
@@ -21,13 +22,15 @@ func drawAsk(t *rapid.T) problem {
 		broken[n] = rapid.IntRange(0, 5).Draw(t, "broken") == 0
 	}
 	a := problem{Ask: Ask{Layers: layers, Usable: func(n kevlard.NodeID) bool { return !broken[n] }}, load: loads}
+	zone := drawZones(t, &a, nodes)
 	for range rapid.IntRange(0, 3).Draw(t, "edges") {
 		a.Avoid = append(a.Avoid, Edge{rapid.SampledFrom(nodes).Draw(t, "from"), rapid.SampledFrom(nodes).Draw(t, "to")})
 	}
 	for range rapid.IntRange(0, 9).Draw(t, "candidates") {
 		lo := rapid.IntRange(0, layers-1).Draw(t, "lo")
+		n := rapid.SampledFrom(nodes).Draw(t, "node")
 		a.Candidates = append(a.Candidates, topology.Candidate{
-			Node: rapid.SampledFrom(nodes).Draw(t, "node"), Class: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "class"),
+			Node: n, Class: rapid.SampledFrom([]string{"x", "y"}).Draw(t, "class"), Zone: zone[n],
 			Layers: kevlard.Layers{Lo: lo, Hi: rapid.IntRange(lo+1, layers).Draw(t, "hi")},
 		})
 	}
@@ -41,13 +44,30 @@ func drawAsk(t *rapid.T) problem {
 	return a
 }
 
+// drawZones gives nodes zones and the owner one, which may be none of theirs.
+func drawZones(t *rapid.T, a *problem, nodes []kevlard.NodeID) map[kevlard.NodeID]string {
+	zones := rapid.SampledFrom([][]string{{""}, {"east", "west"}, {"", "east", "west"}}).Draw(t, "zones")
+	a.Zone = rapid.SampledFrom([]string{"", "east", "west"}).Draw(t, "home")
+	a.rtt = map[string]time.Duration{}
+	for _, z := range zones {
+		if z != a.Zone {
+			a.rtt[z] = time.Duration(rapid.IntRange(0, 100).Draw(t, "rtt")) * time.Millisecond
+		}
+	}
+	out := map[kevlard.NodeID]string{}
+	for _, n := range nodes {
+		out[n] = rapid.SampledFrom(zones).Draw(t, "zone")
+	}
+	return out
+}
+
 // brute finds the cheapest route by trying all of them.
 func brute(a problem) (best int64) {
 	best = -1
-	var walk func(at int, cost int64, class string, last kevlard.NodeID)
-	walk = func(at int, cost int64, class string, last kevlard.NodeID) {
+	var walk func(at int, cost int64, class string, last kevlard.NodeID, zone string)
+	walk = func(at int, cost int64, class string, last kevlard.NodeID, zone string) {
 		if at == a.Layers {
-			if best < 0 || cost < best {
+			if cost += a.link(zone, a.Zone); best < 0 || cost < best {
 				best = cost
 			}
 			return
@@ -58,11 +78,11 @@ func brute(a problem) (best int64) {
 			case a.Class != "" && c.Class != a.Class, class != "" && c.Class != class:
 			case last != "" && slices.Contains(a.Avoid, Edge{last, c.Node}):
 			default:
-				walk(c.Layers.Hi, cost+costOf(a, c), c.Class, c.Node)
+				walk(c.Layers.Hi, cost+costOf(a, c)+a.link(zone, c.Zone), c.Class, c.Node, c.Zone)
 			}
 		}
 	}
-	walk(0, 0, "", "")
+	walk(0, 0, "", "", a.Zone)
 	return best
 }
 
@@ -89,7 +109,7 @@ func TestRouteAgainstBruteForce(t *testing.T) {
 		if !got.Route.Covers(a.Layers) {
 			t.Fatalf("route %v does not cover %d layers", got.Route, a.Layers)
 		}
-		cost := int64(0)
+		cost, zone := int64(0), a.Zone
 		for i, h := range got.Route {
 			at := slices.IndexFunc(a.Candidates, func(c topology.Candidate) bool {
 				return c.Node == h.Node && c.Layers == h.Layers && c.Class == got.Class
@@ -97,8 +117,10 @@ func TestRouteAgainstBruteForce(t *testing.T) {
 			if at < 0 || !a.Usable(h.Node) || i > 0 && slices.Contains(a.Avoid, Edge{got.Route[i-1].Node, h.Node}) {
 				t.Fatalf("route %v of class %q takes hop %d, which it may not", got.Route, got.Class, i)
 			}
-			cost += costOf(a, a.Candidates[at])
+			cost += costOf(a, a.Candidates[at]) + a.link(zone, a.Candidates[at].Zone)
+			zone = a.Candidates[at].Zone
 		}
+		cost += a.link(zone, a.Zone)
 		if cost != want {
 			t.Fatalf("route %v costs %d, the best costs %d", got.Route, cost, want)
 		}
@@ -116,16 +138,17 @@ func TestRouteAgainstPlain(t *testing.T) {
 		a := problem{load: map[kevlard.NodeID]int{}}
 		a.Layers = rapid.IntRange(1, 5).Draw(t, "layers")
 		most := rapid.SampledFrom([]int{0, 2, 30}).Draw(t, "most")
+		zone := drawZones(t, &a, nodes)
 		for _, n := range nodes {
 			a.load[n] = rapid.IntRange(0, most).Draw(t, "load")
 			for range rapid.IntRange(0, 3).Draw(t, "stages") {
 				lo := rapid.SampledFrom([]int{0, 0, a.Layers / 2, a.Layers - 1}).Draw(t, "lo")
 				hi := rapid.SampledFrom([]int{lo + 1, (lo + a.Layers + 1) / 2, a.Layers, a.Layers, a.Layers + 1}).Draw(t, "hi")
-				a.Candidates = append(a.Candidates, topology.Candidate{Node: n, Class: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "class"), Layers: kevlard.Layers{Lo: lo, Hi: max(hi, lo+1)}})
+				a.Candidates = append(a.Candidates, topology.Candidate{Node: n, Zone: zone[n], Class: rapid.SampledFrom([]string{"x", "x", "x", "y"}).Draw(t, "class"), Layers: kevlard.Layers{Lo: lo, Hi: max(hi, lo+1)}})
 			}
 		}
 		a.Candidates = sortCandidates(a.Candidates)
-		a.Table = NewTable(a.Candidates, a.at)
+		a.Table = a.table()
 		var r Router
 		some := func() []kevlard.Hop {
 			var out []kevlard.Hop
@@ -222,6 +245,7 @@ func TestRouteDependsOnNoOrder(t *testing.T) {
 				byNode.Nodes = append(byNode.Nodes, topology.Node{ID: c.Node, State: topology.Alive})
 			}
 			n := &byNode.Nodes[i]
+			n.Zone = c.Zone
 			n.Stages = append(n.Stages, topology.Stage{Key: kevlard.StageKey{Model: model, Layers: c.Layers}, State: topology.Ready, Class: c.Class})
 		}
 		b.Candidates = byNode.Candidates(model)

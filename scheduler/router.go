@@ -18,6 +18,8 @@ type Router struct {
 	classes []string
 	route   kevlard.Route
 	least   kevlard.Route // the best so far
+	zoned   bool          // there are candidates in several zones
+	home    int           // the owner's zone; -1: none of the table's
 }
 
 // mark says which ways are of a node of which something is known.
@@ -31,6 +33,7 @@ type way struct {
 	node   kevlard.NodeID
 	layers kevlard.Layers
 	class  string
+	zone   int
 	load   int
 	stays  bool // it is a hop of the previous route
 	copied bool
@@ -47,12 +50,14 @@ type group struct {
 	from, to int
 	best     int // the one of least cost, the first of equals; -1: none
 	wide     int
-	load     int // the least
+	link     int64 // the least from the owner
+	load     int   // the least of those to which that is not much more
 }
 
 // Load thresholds: a node that holds prefixes of a prompt is overloaded, and gets no
 // session for their sake, while it holds spreadFactor times as many sessions as the
-// least loaded node with a stage of the same first layer, and spreadMore.
+// least loaded node with a stage of the same first layer, and spreadMore; nodes in zones
+// that are far compared with those of others do not count.
 const (
 	spreadFactor = 2
 	spreadMore   = 8
@@ -97,6 +102,7 @@ func (r *Router) Route(a Ask) Answer {
 func (r *Router) gather(a *Ask) {
 	r.ways, r.classes = r.ways[:0], r.classes[:0]
 	r.stamp++
+	r.zoned, r.home = len(a.Table.zones) > 1, a.Table.zone(a.Zone)
 	if len(r.marks) < len(a.Table.places) {
 		r.marks = append(r.marks, make([]mark, len(a.Table.places)-len(r.marks))...)
 	}
@@ -176,7 +182,7 @@ func (r *Router) mark(a *Ask, n kevlard.NodeID) mark {
 	}
 	for _, j := range p.rows {
 		if row := &a.Table.rows[j]; a.wants(row) {
-			r.ways = append(r.ways, way{node: n, layers: row.layers, class: row.class, load: p.load})
+			r.ways = append(r.ways, way{node: n, layers: row.layers, class: row.class, zone: row.zone, load: p.load})
 		}
 	}
 	m.to = len(r.ways)
@@ -190,7 +196,7 @@ func (r *Router) first(a *Ask, row *row) {
 	}
 	for _, s := range row.at {
 		if r.marks[s.place].stamp != r.stamp && a.Usable(s.node) {
-			r.ways = append(r.ways, way{node: s.node, layers: row.layers, class: row.class, load: s.load})
+			r.ways = append(r.ways, way{node: s.node, layers: row.layers, class: row.class, zone: row.zone, load: s.load})
 			return
 		}
 	}
@@ -209,9 +215,14 @@ func (r *Router) widest(a *Ask, class string) int {
 	}
 	for i := range r.groups {
 		g := &r.groups[i]
-		g.wide, g.load = 0, -1
-		for _, w := range r.ways[g.from:g.to] {
-			if w.class == class && (g.load < 0 || w.load < g.load) {
+		g.wide, g.load, g.link = 0, -1, -1
+		for j := g.from; j < g.to && r.zoned; j++ {
+			if w := &r.ways[j]; w.class == class && (g.link < 0 || a.Table.link(r.home, w.zone) < g.link) {
+				g.link = a.Table.link(r.home, w.zone)
+			}
+		}
+		for j := g.from; j < g.to; j++ {
+			if w := &r.ways[j]; w.class == class && r.near(a, g, w) && (g.load < 0 || w.load < g.load) {
 				g.load = w.load
 			}
 		}
@@ -220,7 +231,7 @@ func (r *Router) widest(a *Ask, class string) int {
 		w := &r.ways[i]
 		w.wide = 0
 		g := &r.groups[w.layers.Lo]
-		if w.class != class || w.load > spreadFactor*g.load+spreadMore {
+		if w.class != class || !r.near(a, g, w) || w.load > spreadFactor*g.load+spreadMore {
 			continue
 		}
 		if w.wide = w.held; w.layers.Hi < a.Layers {
@@ -229,6 +240,12 @@ func (r *Router) widest(a *Ask, class string) int {
 		g.wide = max(g.wide, w.wide)
 	}
 	return r.groups[0].wide
+}
+
+// near reports whether a way is not much farther from the owner than the nearest of its
+// group.
+func (r *Router) near(a *Ask, g *group, w *way) bool {
+	return !r.zoned || a.Table.link(r.home, w.zone) <= g.link+farther
 }
 
 // shortest finds the route of least cost over stages that have so much of the prompt.
@@ -247,9 +264,9 @@ func (r *Router) shortest(a *Ask, class string, wide int) (kevlard.Route, int64)
 				continue
 			}
 			if w.layers.Hi == a.Layers {
-				w.cost = w.own
-			} else if j := r.after(a, w); j >= 0 {
-				w.cost, w.next = w.own+r.ways[j].cost, j
+				w.cost = w.own + r.link(a, w.zone, r.home)
+			} else if j, rest := r.next(a, r.groups[w.layers.Hi], w.node, w.zone); j >= 0 {
+				w.cost, w.next = w.own+rest, j
 			} else {
 				continue
 			}
@@ -258,7 +275,7 @@ func (r *Router) shortest(a *Ask, class string, wide int) (kevlard.Route, int64)
 			}
 		}
 	}
-	first := r.groups[0].best
+	first, least := r.next(a, r.groups[0], "", r.home)
 	if first < 0 {
 		return nil, 0
 	}
@@ -266,22 +283,37 @@ func (r *Router) shortest(a *Ask, class string, wide int) (kevlard.Route, int64)
 	for i := first; i >= 0; i = r.ways[i].next {
 		r.route = append(r.route, kevlard.Hop{Node: r.ways[i].node, Layers: r.ways[i].layers})
 	}
-	return r.route, r.ways[first].cost
+	return r.route, least
 }
 
-// after returns the stage that a way goes on with, -1 if there is none.
-func (r *Router) after(a *Ask, w *way) int {
-	g := r.groups[w.layers.Hi]
-	if g.best < 0 || !a.avoids(w.node, r.ways[g.best].node) {
-		return g.best
+// link is what a link costs, from one zone to another.
+func (r *Router) link(a *Ask, from, to int) int64 {
+	if !r.zoned {
+		return 0
 	}
-	best := -1
+	return a.Table.link(from, to)
+}
+
+// next returns the way of a group that a route goes on with, from a node in a zone or, with
+// no node, from the owner, and what it costs with the link to it. -1: there is none.
+func (r *Router) next(a *Ask, g group, from kevlard.NodeID, zone int) (best int, cost int64) {
+	if g.best < 0 {
+		return -1, 0
+	}
+	if w := &r.ways[g.best]; (!r.zoned || w.zone == zone) && !a.avoids(from, w.node) {
+		return g.best, w.cost
+	}
+	best = -1
 	for j := g.from; j < g.to; j++ {
-		if d := &r.ways[j]; d.cost >= 0 && (best < 0 || d.cost < r.ways[best].cost) && !a.avoids(w.node, d.node) {
-			best = j
+		w := &r.ways[j]
+		if w.cost < 0 || a.avoids(from, w.node) {
+			continue
+		}
+		if c := w.cost + r.link(a, zone, w.zone); best < 0 || c < cost {
+			best, cost = j, c
 		}
 	}
-	return best
+	return best, cost
 }
 
 // missing names the layers that no usable candidate serves.

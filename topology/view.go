@@ -130,6 +130,7 @@ type Candidate struct {
 	Boot   kevlard.BootID
 	Layers kevlard.Layers
 	Class  string
+	Zone   string
 }
 
 // Candidates lists the ready stages of a model on live nodes, in the order of
@@ -142,7 +143,7 @@ func (v View) Candidates(model kevlard.Digest) []Candidate {
 		}
 		for _, s := range n.Stages {
 			if s.Key.Model == model && s.State == Ready && valid(s.Key.Layers) {
-				out = append(out, Candidate{n.ID, n.Boot, s.Key.Layers, s.Class})
+				out = append(out, Candidate{n.ID, n.Boot, s.Key.Layers, s.Class, n.Zone})
 			}
 		}
 	}

@@ -46,7 +46,7 @@ func (c *Config) Fields() []Field {
 		{Key: "node.role", Short: "role", dst: &c.Node.Role, check: func() error { return oneOf(c.Node.Role, RoleHost, RoleGateway) }, Doc: "host (holds stages) or gateway (owns sessions, no engine)"},
 		{Key: "node.data_dir", Short: "data-dir", dst: &c.Node.DataDir, check: func() error { return notEmpty(c.Node.DataDir) }, Doc: "directory of identity, remembered peers and caches"},
 		{Key: "node.labels", dst: &c.Node.Labels, check: func() error { return checkLabels(c.Node.Labels) }, Doc: "labels shown in member lists: NAME=VALUE, comma separated"},
-		{Key: "node.zone", dst: &c.Node.Zone, check: func() error { return checkName(c.Node.Zone) }, Doc: "zone shown in member lists"},
+		{Key: "node.zone", dst: &c.Node.Zone, check: func() error { return checkName(c.Node.Zone) }, Doc: "failure domain of this node, such as a site: copies go to other zones first, routes stay inside one that is far from others"},
 		{Key: "ring.bind", dst: &c.Ring.Bind, check: func() error { return checkBind(c.Ring.Bind) }, Doc: "gossip address, UDP and TCP"},
 		{Key: "ring.advertise", dst: &c.Ring.Advertise, check: func() error { return checkAdvertise(c.Ring.Advertise) }, Doc: "address, interface or CIDR at which others reach this node"},
 		{Key: "ring.join", Short: "join", dst: &c.Ring.Join, check: func() error { return checkEach(c.Ring.Join, checkHostPort) }, Doc: "gossip addresses of some members, comma separated"},

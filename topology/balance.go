@@ -17,17 +17,26 @@ type move struct {
 }
 
 // before orders moves away from one bin: what costs nothing, then where it weighs
-// least, then the fewest bytes from peers.
+// least, then the fewest bytes from peers, then the fewest at all; what costs nothing
+// makes the most room.
 func (a move) before(b move) bool {
 	return cmp.Or(
 		cmp.Compare(flag(!a.free), flag(!b.free)),
 		cmp.Compare(a.after, b.after),
 		cmp.Compare(a.fetch, b.fetch),
-		cmp.Compare(b.it.need, a.it.need),
+		cmp.Compare(a.bytes(), b.bytes()),
 		cmp.Compare(b.hash, a.hash),
 		a.it.layers.Compare(b.it.layers),
 		cmp.Compare(a.to, b.to),
 	) < 0
+}
+
+// bytes is what a move costs, with the room that it makes where it costs nothing.
+func (a move) bytes() int64 {
+	if a.free {
+		return -a.it.need
+	}
+	return a.it.need
 }
 
 // balance moves copies from the most loaded devices to others, as long as that makes

@@ -3,9 +3,9 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -28,22 +28,80 @@ func TestDeathsAreHealed(t *testing.T) {
 				traffic := m.background(t, 6, 200)
 				eventually(t, streamWithin, func() error { return traffic.atLeast(6) })
 				before := m.fetchedBytes(t, victims...)
-				at := time.Now()
 				var names []string
 				for _, v := range victims {
 					names = append(names, v.Name())
 				}
+				busy := startOfWait(t)
+				at := time.Now()
 				m.chaos(t, "kill", names...)
 				m.redundant(t, victims...)
 				took := time.Since(at)
+				waited := busy.since(t)
 				got := m.fetchedBytes(t, victims...) - before
 				traffic.stop(t)
-				t.Logf("%v killed: full redundancy after %v, %d bytes from peers", names, took.Round(100*time.Millisecond), got)
+				t.Logf("%v killed: full redundancy after %v, %d bytes from peers; %s\n%s", names, took.Round(10*time.Millisecond), got, waited, m.phases(t, at))
 				m.restart(t, victims...)
 				m.whole(t, 2)
 			}
 		})
 	}
+}
+
+// wait is what the machine had to do at a moment.
+type wait struct {
+	at      time.Time
+	machine devmesh.Machine
+	stalled time.Duration // in which some task waited for a core
+}
+
+func startOfWait(t *testing.T) wait {
+	t.Helper()
+	m, err := devmesh.MachineTime()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := wait{at: time.Now(), machine: m}
+	if text, err := os.ReadFile("/proc/pressure/cpu"); err == nil { // not every kernel tells
+		_, total, _ := strings.Cut(string(text), "total=")
+		var us int64
+		_, _ = fmt.Sscan(total, &us)
+		w.stalled = time.Duration(us) * time.Microsecond
+	}
+	return w
+}
+
+// since says how much of what took time was want of cores.
+func (w wait) since(t *testing.T) string {
+	t.Helper()
+	now := startOfWait(t)
+	return fmt.Sprintf("cores busy for %.0f %% of the time, and wanted by more for %d %%", now.machine.BusySince(w.machine), 100*(now.stalled-w.stalled)/now.at.Sub(w.at))
+}
+
+// phases lists what hosts say of deaths and loads after an instant, with the time since.
+func (m *mesh) phases(t *testing.T, at time.Time) string {
+	t.Helper()
+	var all []report.Event
+	for _, n := range m.All() {
+		if n.PID() == 0 {
+			continue
+		}
+		events, err := n.Events(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.At.After(at) && slices.Contains([]string{"node-dead", "node-left", "node-join", "node-restart", "reform", "weights-fetched", "engine-ready", "stage-released"}, e.Type) {
+				all = append(all, e)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b report.Event) int { return a.At.Compare(b.At) })
+	var out strings.Builder
+	for _, e := range all {
+		fmt.Fprintf(&out, "%8.2f s %s: %s %s %s %s\n", e.At.Sub(at).Seconds(), e.Node, e.Type, e.Peer, e.Cause, e.Detail)
+	}
+	return out.String()
 }
 
 // victims picks hosts of one pipeline that another one can do without, never the first.
@@ -161,107 +219,12 @@ func TestLastHolderIsBack(t *testing.T) {
 		return nil
 	})
 	<-victim.Ended()
+	t.Logf("before its start:\n%s", m.phases(t, at))
+	busy := startOfWait(t)
+	at = time.Now()
 	if err := victim.Restart(); err != nil {
 		t.Fatal(err)
 	}
-	at = time.Now()
 	eventually(t, readyWithin, served)
-	t.Logf("served again %v after its start", time.Since(at).Round(100*time.Millisecond))
-}
-
-// TestJoins prints the time from the last join to two full pipelines of eight hosts, then
-// lets all but three leave, and return one at a time: what is loaded for each, and what of
-// it the newcomer holds in the end, which is the least that can be.
-func TestJoins(t *testing.T) {
-	needLong(t, "4 min")
-	m := start(t, devmesh.Options{Nodes: 8, Auto: true})
-	m.whole(t, 2)
-	var joined, loading, ready time.Time
-	loaded := time.Duration(0)
-	for _, n := range m.Hosts() {
-		events, err := n.Events(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		began := time.Time{}
-		for _, e := range events {
-			switch {
-			case e.Type == "node-join" && e.At.After(joined):
-				joined = e.At
-			case e.Type == "reform" && strings.HasPrefix(e.Detail, "adopt"):
-				began = e.At
-				if loading.IsZero() || e.At.Before(loading) {
-					loading = e.At
-				}
-			case e.Type == "engine-ready":
-				loaded = max(loaded, e.At.Sub(began))
-				if e.At.After(ready) {
-					ready = e.At
-				}
-			}
-		}
-	}
-	t.Logf("from the last join: first load after %v, two full pipelines after %v; the longest load took %v",
-		loading.Sub(joined).Round(time.Millisecond), ready.Sub(joined).Round(time.Millisecond), loaded.Round(time.Millisecond))
-	for _, n := range m.Hosts()[3:] {
-		if err := n.Kill(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
-		<-n.Ended()
-	}
-	m.redundant(t)
-	m.whole(t, 2)
-	var total, least int64
-	for _, n := range m.Hosts()[3:] {
-		at := time.Now()
-		if err := n.Restart(); err != nil {
-			t.Fatal(err)
-		}
-		var holds int64
-		eventually(t, streamWithin, func() error {
-			s, err := n.Status(t.Context())
-			if err != nil {
-				return err
-			}
-			if holds = 0; len(s.Engines) == 0 || slices.ContainsFunc(s.Stages, func(s report.Stage) bool { return s.State != "ready" }) {
-				return fmt.Errorf("%s holds nothing yet: %+v", n.Name(), s.Stages)
-			}
-			for _, e := range s.Engines {
-				holds += e.WeightBytes
-			}
-			return nil
-		})
-		m.whole(t, 2)
-		moved := m.adoptedBytes(t, at)
-		t.Logf("%s holds %d bytes %v after its start, %d were loaded in the mesh", n.Name(), holds, time.Since(at).Round(100*time.Millisecond), moved)
-		total += moved
-		least += holds
-	}
-	t.Logf("%d bytes loaded for five joins, of %d that the newcomers had to load", total, least)
-}
-
-// adoptedBytes is what running hosts say that they began to load after an instant.
-func (m *mesh) adoptedBytes(t *testing.T, after time.Time) (sum int64) {
-	t.Helper()
-	for _, n := range m.Hosts() {
-		if n.PID() == 0 {
-			continue
-		}
-		events, err := n.Events(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			var bytes int64
-			var lo, hi int
-			var name string
-			if e.Type != "reform" || e.At.Before(after) {
-				continue
-			}
-			if k, _ := fmt.Sscanf(e.Detail, "adopt stage [%d,%d) of %s %d bytes", &lo, &hi, &name, &bytes); k == 4 {
-				sum += bytes
-			}
-		}
-	}
-	return sum
+	t.Logf("served again %v after its start; %s\n%s", time.Since(at).Round(10*time.Millisecond), busy.since(t), m.phases(t, at))
 }

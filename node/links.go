@@ -86,6 +86,9 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 
 func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, out []Effect) []Effect {
 	if p := m.peers[n]; p != nil {
+		if p.up && cause == "reset" { // the last word of its host
+			p.heardAt = now
+		}
 		p.up, p.silent = false, false
 	}
 	out = m.evidence(now, n, cause, out)

@@ -109,6 +109,25 @@ func TestAdoptsForTheDead(t *testing.T) {
 	}
 }
 
+// TestDeathCountsFromTheReset: when the ring says that a node is dead, most of the wait
+// for its return is over.
+func TestDeathCountsFromTheReset(t *testing.T) {
+	first, second := layers(0, 1), layers(1, 2)
+	r := newFree(t, freeNode("a", readyStage(first)), freeNode("b", readyStage(second)), freeNode("c", readyStage(first)), freeNode("d", readyStage(second)))
+	r.step(PeerUp{Node: "c", Boot: "c.1"})
+	r.settle(5 * time.Second)
+	r.step(PeerDown{Node: "c", Cause: "reset"})
+	r.settle(3 * time.Second)
+	r.node("c").State = topology.Dead
+	r.see()
+	if all := r.settle(900 * time.Millisecond); len(effectsOf[StartEngine](all)) != 0 {
+		t.Fatalf("it might still come back: %v", all)
+	}
+	if all := r.settle(200 * time.Millisecond); len(effectsOf[StartEngine](all)) != 1 {
+		t.Errorf("nobody replaces it: %v", all)
+	}
+}
+
 // TestGivesBackWhatDoesNotLoad is K29: a range whose weights can't be loaded goes to
 // others with a reason, and is not tried in a loop.
 func TestGivesBackWhatDoesNotLoad(t *testing.T) {

@@ -15,6 +15,7 @@ import "time"
 //	maxModels        models of a library                       the newest is not given to peers
 //	serveAtOnce      chunks being read and sent                the others wait
 //	serveWaiting     requests that wait for that               refused: busy
+//	serveOne         of these of one peer                      refused: busy
 //	fetchesAtOnce    fetches of a node                         the others wait
 //	maxAsked         nodes asked what they have                the likely holders are among them
 //	describeAtOnce   of these at a time                        the others wait for their turn
@@ -35,6 +36,7 @@ const (
 	maxModels      = 64
 	serveAtOnce    = 4
 	serveWaiting   = 128
+	serveOne       = 32 // a plan has 16 under way, and 16 that it has taken back
 	fetchesAtOnce  = 2
 	maxAsked       = 256
 	describeAtOnce = 16

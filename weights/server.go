@@ -19,8 +19,8 @@ type Server struct {
 	send    SendFunc
 	pace    pacer
 	codec   codec
-	work    chan struct{} // serveAtOnce
 	wait    chan struct{} // serveWaiting
+	work    chan struct{} // serveAtOnce: taken by who has its peer's line
 	sent    func(bytes int)
 
 	mu    sync.Mutex
@@ -86,6 +86,13 @@ func (s *Server) chunk(ctx context.Context, from kevlard.NodeID, r Request) erro
 	default:
 		return refuse(Busy, "%d requests wait", serveWaiting)
 	}
+	// The line comes first: what a slow peer asked for waits without keeping others from
+	// being served.
+	leave, err := s.line(ctx, from)
+	if err != nil {
+		return err
+	}
+	defer leave()
 	select {
 	case s.work <- struct{}{}:
 		defer func() { <-s.work }()
@@ -103,11 +110,6 @@ func (s *Server) chunk(ctx context.Context, from kevlard.NodeID, r Request) erro
 	// a caller that gives up now is sent it all the same.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), sendTimeout)
 	defer cancel()
-	leave, err := s.line(ctx, from)
-	if err != nil {
-		return err
-	}
-	defer leave()
 	if err := s.send(ctx, from, pieceHeader(r.Number), b); err != nil {
 		return refuse(Failing, "%v", err)
 	}
@@ -115,13 +117,17 @@ func (s *Server) chunk(ctx context.Context, from kevlard.NodeID, r Request) erro
 	return nil
 }
 
-// line waits until nothing else is on its way to a peer.
+// line waits until nothing else is being read for a peer or on its way to it.
 func (s *Server) line(ctx context.Context, to kevlard.NodeID) (leave func(), err error) {
 	s.mu.Lock()
 	l := s.lines[to]
 	if l == nil {
 		l = &line{turn: make(chan struct{}, 1)}
 		s.lines[to] = l
+	}
+	if l.users >= serveOne {
+		s.mu.Unlock()
+		return nil, refuse(Busy, "%d requests of yours wait", serveOne)
 	}
 	l.users++
 	s.mu.Unlock()

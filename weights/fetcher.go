@@ -121,19 +121,11 @@ func (f *Fetcher) Fetch(ctx context.Context, id kevlard.Digest, layers kevlard.L
 	if m, ok := f.cfg.Library.Find(id, layers); ok {
 		return m.Path, nil
 	}
-	unlock, err := f.lock(ctx, id)
-	if err != nil {
-		return "", fmt.Errorf("fetch model %s: %w", id.Short(), err)
-	}
-	defer unlock()
-	if m, ok := f.cfg.Library.Find(id, layers); ok { // by the fetch before
-		return m.Path, nil
-	}
 	j := newJob(f, id, layers, progress)
 	f.mu.Lock()
 	f.active[j] = true
 	f.mu.Unlock()
-	path, err := j.fetch(ctx)
+	path, err := j.inTurn(ctx)
 	f.mu.Lock()
 	delete(f.active, j)
 	f.mu.Unlock()
@@ -142,6 +134,21 @@ func (f *Fetcher) Fetch(ctx context.Context, id kevlard.Digest, layers kevlard.L
 	}
 	j.progress.finish(err)
 	return path, err
+}
+
+// inTurn fetches when it is the job's turn. That comes: each fetch before it moves or fails.
+func (j *job) inTurn(ctx context.Context) (path string, err error) {
+	j.progress.waits("other fetches come first")
+	unlock, err := j.lock(ctx, j.id)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	j.progress.waits("")
+	if m, ok := j.cfg.Library.Find(j.id, j.layers); ok { // by the fetch before
+		return m.Path, nil
+	}
+	return j.fetch(ctx)
 }
 
 // lock waits for the turn of a fetch.

@@ -29,7 +29,13 @@ type Library struct {
 	owners map[kevlard.Digest][]*volume  // models by ID, the whole ones first
 	units  map[kevlard.Digest][]location // by digest, headers too
 	sums   map[kevlard.Digest][]byte     // lists that were read; bounded by units
-	bad    map[kevlard.Digest]bool       // units whose bytes are not what they were
+	bad    map[place]bool                // units whose bytes are not what they were
+}
+
+// place is a unit at the path of a model.
+type place struct {
+	path string
+	unit kevlard.Digest
 }
 
 // volume is one model on disk.
@@ -59,7 +65,7 @@ func NewLibrary(dir string, log *slog.Logger) *Library {
 	}
 	return &Library{
 		dir: dir, log: log, listing: make(chan struct{}, 1), shelf: map[string]*volume{},
-		owners: map[kevlard.Digest][]*volume{}, units: map[kevlard.Digest][]location{}, sums: map[kevlard.Digest][]byte{}, bad: map[kevlard.Digest]bool{},
+		owners: map[kevlard.Digest][]*volume{}, units: map[kevlard.Digest][]location{}, sums: map[kevlard.Digest][]byte{}, bad: map[place]bool{},
 	}
 }
 
@@ -80,7 +86,7 @@ func (l *Library) Add(m *model.Manifest) {
 			v.header, v.bytes = old.header, old.bytes
 		} else {
 			for _, u := range m.Units { // the file was replaced
-				delete(l.bad, u.Digest)
+				delete(l.bad, place{m.Path, u.Digest})
 				delete(l.sums, u.Digest)
 			}
 		}
@@ -115,13 +121,17 @@ func (l *Library) index() {
 
 // Find returns a model on this disk that has all units of a stage (with empty layers: the
 // header), the one with the most units: a GGUF file, or a directory of what was fetched.
-// The latter is looked at again, for somebody may have removed or changed a file.
+// The latter is looked at again, for somebody may have removed or changed a file. What was
+// found damaged does not count.
 func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (*model.Manifest, bool) {
 	l.mu.Lock()
 	vs := slices.Clone(l.owners[id])
 	l.mu.Unlock()
 	for _, v := range vs {
 		m := v.manifest
+		if layers.Len() > 0 && slices.ContainsFunc(m.StageUnits(layers), func(u model.Unit) bool { return l.isBad(m.Path, u.Digest) }) {
+			continue
+		}
 		if strings.HasPrefix(m.Path, l.modelDir(id)) {
 			var err error
 			if m, err = model.Load(m.Path, ""); err != nil {
@@ -135,6 +145,20 @@ func (l *Library) Find(id kevlard.Digest, layers kevlard.Layers) (*model.Manifes
 	return nil, false
 }
 
+// isBad reports whether a unit was found damaged at a path.
+func (l *Library) isBad(path string, unit kevlard.Digest) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.bad[place{path, unit}]
+}
+
+// removed says that a damaged unit is not there any more.
+func (l *Library) removed(path string, unit kevlard.Digest) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.bad, place{path, unit})
+}
+
 // Held lists the digests of the units of a model that are on this disk.
 func (l *Library) Held(id kevlard.Digest) map[kevlard.Digest]bool {
 	l.mu.Lock()
@@ -142,7 +166,7 @@ func (l *Library) Held(id kevlard.Digest) map[kevlard.Digest]bool {
 	out := map[kevlard.Digest]bool{}
 	for _, v := range l.owners[id] {
 		for _, u := range v.manifest.Held() {
-			if !l.bad[u.Digest] {
+			if !l.bad[place{v.manifest.Path, u.Digest}] {
 				out[u.Digest] = true
 			}
 		}
@@ -269,14 +293,21 @@ func (l *Library) readHeader(v *volume) (header kevlard.Digest, size int64, err 
 func (l *Library) locate(unit kevlard.Digest) ([]location, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.units[unit]
-	switch {
-	case len(at) == 0:
+	all := l.units[unit]
+	if len(all) == 0 {
 		return nil, refuse(Absent, "there is no unit %s", unit.Short())
-	case l.bad[unit]:
-		return nil, refuse(Damaged, "unit %s of %s is damaged on this disk", at[0].unit.Name, at[0].volume.manifest.Path)
 	}
-	return slices.Clone(at), nil
+	at := slices.DeleteFunc(slices.Clone(all), func(a location) bool { return l.bad[a.place()] })
+	if len(at) == 0 {
+		return nil, all[0].damaged()
+	}
+	return at, nil
+}
+
+func (at location) place() place { return place{at.volume.manifest.Path, at.unit.Digest} }
+
+func (at location) damaged() error {
+	return refuse(Damaged, "unit %s of %s is damaged on this disk", at.unit.Name, at.volume.manifest.Path)
 }
 
 // open returns a reader of a unit; done must be called.
@@ -328,8 +359,8 @@ func (at location) read(i int) (b []byte, err error) {
 	return b, nil
 }
 
-// list returns the sums of a unit's chunks. The first time it reads the unit, and refuses
-// it from then on if its digest is not right.
+// list returns the sums of a unit's chunks. The first time it reads the unit, and does not
+// give it any more from where its digest is not right.
 func (l *Library) list(ctx context.Context, unit kevlard.Digest) (sums []byte, size int64, err error) {
 	for {
 		at, err := l.locate(unit)
@@ -347,7 +378,11 @@ func (l *Library) list(ctx context.Context, unit kevlard.Digest) (sums []byte, s
 		case <-ctx.Done():
 			return nil, 0, context.Cause(ctx)
 		}
-		err = l.sum(ctx, at[0])
+		for _, a := range at {
+			if err = l.sum(ctx, a); err == nil {
+				break
+			}
+		}
 		<-l.listing
 		if err != nil {
 			return nil, 0, err
@@ -382,9 +417,9 @@ func (l *Library) sum(ctx context.Context, at location) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if got != at.unit.Digest {
-		l.bad[at.unit.Digest] = true
+		l.bad[at.place()] = true // a unit is listed once, so there are no more than units
 		l.log.Warn("weights on this disk are damaged, and not given to other nodes: fetch the model again, or restore the file", "path", at.volume.manifest.Path, "unit", at.unit.Name)
-		return refuse(Damaged, "unit %s of %s is damaged on this disk", at.unit.Name, at.volume.manifest.Path)
+		return at.damaged()
 	}
 	l.sums[at.unit.Digest] = s.sum()
 	return nil

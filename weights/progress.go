@@ -22,6 +22,9 @@ type Progress struct {
 	Fetched int64
 	// Holders are the nodes that something came from, or that were dropped, by name.
 	Holders []HolderProgress
+	// Waits is what the fetch waits for that shows no progress and will end; "" while it
+	// moves, or should.
+	Waits string
 	// Ended says that the fetch has ended; Err is why it failed.
 	Ended bool
 	Err   error
@@ -135,6 +138,13 @@ func (m *meter) dropped(n kevlard.NodeID, why string) {
 	m.change(true, func(p *Progress) { p.holder(n).Dropped = why })
 }
 
+// waits says what the fetch waits for.
+func (m *meter) waits(what string) {
+	if m.get().Waits != what {
+		m.change(true, func(p *Progress) { p.Waits = what })
+	}
+}
+
 func (m *meter) finish(err error) {
-	m.change(true, func(p *Progress) { p.Ended, p.Err = true, err })
+	m.change(true, func(p *Progress) { p.Ended, p.Err, p.Waits = true, err, "" })
 }

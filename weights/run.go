@@ -2,7 +2,6 @@ package weights
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"hash/fnv"
@@ -171,7 +170,7 @@ func (r *run) take(ctx context.Context, ev any) {
 			r.announce(ctx, ev.node)
 		}
 	case listed:
-		list := kevlard.Digest(sha256.Sum256(ev.sums))
+		list := listOf(ev.sums)
 		if r.lists[ev.unit] == nil {
 			r.lists[ev.unit] = map[kevlard.Digest][]byte{}
 		}
@@ -230,6 +229,11 @@ func (r *run) step(ctx context.Context, ev plan.Event) {
 	for _, e := range r.machine.Step(r.now(), ev, nil) {
 		r.apply(ctx, e)
 	}
+	waits := ""
+	if r.machine.Waiting() {
+		waits = "a unit is read, here or by who has it"
+	}
+	r.progress.waits(waits)
 }
 
 func (r *run) apply(ctx context.Context, e plan.Effect) {
@@ -325,8 +329,12 @@ func (r *run) askChunk(ctx context.Context, e plan.Ask, sums []byte) any {
 	if !matches(body, sums, e.Chunk) {
 		return came{e.Node, size, true, plan.Wrong{Request: e.Request}, e.Unit}
 	}
-	if err := r.store.write(it, e.Chunk, body); err != nil {
+	kept, err := r.store.write(it, e.Chunk, body, e.List)
+	if err != nil {
 		return broken{err}
+	}
+	if !kept { // the request was taken back meanwhile
+		return plan.Failed{Request: e.Request}
 	}
 	return came{e.Node, size, false, plan.Stored{Request: e.Request}, e.Unit}
 }

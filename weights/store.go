@@ -26,8 +26,37 @@ type store struct {
 
 	mu    sync.Mutex
 	index model.Parts // Units is empty until the header is there
-	parts map[kevlard.Digest]*os.File
-	kept  map[kevlard.Digest]bool // since this store was opened
+	parts map[kevlard.Digest]*part
+}
+
+// part is a unit that is being gathered. Chunks of a request that was taken back can come
+// at any time, and are of a list that may have been wrong. So it takes only those of the
+// list that it was last compared with, and none while it is read as a whole and after: what
+// was found right must not be written to.
+type part struct {
+	file *os.File
+
+	mu   sync.RWMutex   // held to read by who writes, to write by who changes list
+	list kevlard.Digest // zero: nothing is taken
+}
+
+// open says of which list chunks are taken from now on, the zero value for none. Those that
+// are being written are waited for.
+func (p *part) open(list kevlard.Digest) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = list
+}
+
+// write writes a chunk if it is of the right list, and reports whether it is.
+func (p *part) write(list kevlard.Digest, i int, b []byte) (taken bool, err error) {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if list.IsZero() || p.list != list {
+		return false, nil
+	}
+	_, err = p.file.WriteAt(b, int64(i)*ChunkBytes)
+	return true, err
 }
 
 // modelDir is where a model is kept that was fetched.
@@ -75,7 +104,7 @@ func (l *Library) store(ctx context.Context, id kevlard.Digest) (*store, error) 
 	if l.dir == "" {
 		return nil, errors.New("this node keeps no fetched weights: it has no data directory")
 	}
-	s := &store{dir: l.modelDir(id), library: l, parts: map[kevlard.Digest]*os.File{}, kept: map[kevlard.Digest]bool{}}
+	s := &store{dir: l.modelDir(id), library: l, parts: map[kevlard.Digest]*part{}}
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the directory of a model: %w", err)
 	}
@@ -94,7 +123,7 @@ func (l *Library) store(ctx context.Context, id kevlard.Digest) (*store, error) 
 }
 
 // recover finishes what a crash interrupted: a unit that was renamed and not listed is
-// read, and listed if it is right; temporary files go.
+// read, and listed if it is right; temporary files go, and units that were found damaged.
 func (s *store) recover(ctx context.Context) error {
 	left, err := filepath.Glob(filepath.Join(s.dir, ".parts-*"))
 	if err != nil {
@@ -114,6 +143,7 @@ func (s *store) recover(ctx context.Context) error {
 	}
 	defer f.Close()
 	changed := false
+	var damaged []kevlard.Digest
 	for i := range s.index.Units {
 		u := &s.index.Units[i]
 		digest, err := kevlard.ParseDigest(u.Digest)
@@ -121,6 +151,12 @@ func (s *store) recover(ctx context.Context) error {
 			return fmt.Errorf("index of %s: %w", s.dir, err)
 		}
 		path := model.UnitPath(s.dir, digest)
+		if s.library.isBad(s.dir, digest) {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("remove a damaged unit: %w", err)
+			}
+			damaged = append(damaged, digest)
+		}
 		now, err := model.StampOf(path)
 		if err == nil && u.Stamp != nil && *u.Stamp == now || err != nil && u.Stamp == nil {
 			continue
@@ -143,9 +179,17 @@ func (s *store) recover(ctx context.Context) error {
 		}
 	}
 	if changed {
-		return s.index.Write(s.dir)
+		if err := s.index.Write(s.dir); err != nil {
+			return err
+		}
 	}
-	return nil
+	for _, d := range damaged {
+		s.library.removed(s.dir, d)
+	}
+	if len(damaged) > 0 {
+		_, err = s.publish()
+	}
+	return err
 }
 
 // header opens the header, which is there, if it is still what it was.
@@ -212,26 +256,29 @@ func (s *store) partPath(d kevlard.Digest) string {
 }
 
 // part opens the file in which a unit is gathered.
-func (s *store) part(d kevlard.Digest) (*os.File, error) {
+func (s *store) part(d kevlard.Digest) (*part, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if f := s.parts[d]; f != nil {
-		return f, nil
+	if p := s.parts[d]; p != nil {
+		return p, nil
 	}
 	f, err := os.OpenFile(s.partPath(d), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("gather a unit: %w", err)
 	}
-	s.parts[d] = f
-	return f, nil
+	s.parts[d] = &part{file: f}
+	return s.parts[d], nil
 }
 
-// compare tells which chunks of a unit are on disk and match the sums.
+// compare tells which chunks of a unit are on disk and match the sums. From now on write
+// takes chunks that do.
 func (s *store) compare(ctx context.Context, it item, sums []byte) (have []bool, err error) {
-	f, err := s.part(it.digest)
+	p, err := s.part(it.digest)
 	if err != nil {
 		return nil, err
 	}
+	p.open(listOf(sums))
+	f := p.file
 	info, err := f.Stat()
 	if err != nil || info.Size() == 0 {
 		return nil, err
@@ -259,34 +306,30 @@ func matches(b, sums []byte, i int) bool {
 	return bytes.Equal(sum[:], sums[i*sumBytes:(i+1)*sumBytes])
 }
 
-// write keeps a chunk that matches its sum.
-func (s *store) write(it item, i int, b []byte) error {
-	if s.isKept(it.digest) {
-		return nil // it came twice
-	}
-	f, err := s.part(it.digest)
-	if err == nil {
-		_, err = f.WriteAt(b, int64(i)*ChunkBytes)
-	}
-	if errors.Is(err, os.ErrClosed) && s.isKept(it.digest) {
-		return nil
-	}
-	return err
-}
+// listOf names a list of sums.
+func listOf(sums []byte) kevlard.Digest { return kevlard.Digest(sha256.Sum256(sums)) }
 
-func (s *store) isKept(d kevlard.Digest) bool {
+// write keeps a chunk that matches its sum in a list, and reports whether it did: not if
+// chunks of another list are taken by now, or the unit is there.
+func (s *store) write(it item, i int, b []byte, list kevlard.Digest) (kept bool, err error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.kept[d]
+	p := s.parts[it.digest]
+	s.mu.Unlock()
+	if p == nil {
+		return false, nil
+	}
+	return p.write(list, i, b)
 }
 
 // check reads a whole unit. If its digest is right it is kept: synced, renamed, listed.
-// Otherwise damaged are the chunks that do not match the sums.
+// Otherwise damaged are the chunks that do not match the sums, and write takes others.
 func (s *store) check(ctx context.Context, it item, sums []byte) (ok bool, damaged []int, err error) {
-	f, err := s.part(it.digest)
+	p, err := s.part(it.digest)
 	if err != nil {
 		return false, nil, err
 	}
+	p.open(kevlard.Digest{})
+	f := p.file
 	if err := f.Truncate(it.bytes); err != nil { // an older list may have been longer
 		return false, nil, err
 	}
@@ -318,6 +361,7 @@ func (s *store) check(ctx context.Context, it item, sums []byte) (ok bool, damag
 			damaged = append(damaged, i)
 		}
 	}
+	p.open(listOf(sums))
 	return false, damaged, nil
 }
 
@@ -330,7 +374,6 @@ func (s *store) keep(it item, f *os.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.parts, it.digest)
-	s.kept[it.digest] = true
 	if err := errors.Join(f.Sync(), f.Close()); err != nil {
 		return err
 	}
@@ -395,8 +438,8 @@ func (s *store) discard() error {
 func (s *store) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.parts {
-		_ = f.Close() // what is not verified need not be safe
+	for _, p := range s.parts {
+		_ = p.file.Close() // what is not verified need not be safe
 	}
 	clear(s.parts)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kevlard/kevlard"
 )
@@ -101,7 +102,7 @@ func (m *Machine) askLists(now kevlard.Instant, n int) {
 		if len(u.lists) >= m.cfg.Sources {
 			return
 		}
-		u.lists = append(u.lists, answer{node: h.node, due: now.Add(m.cfg.ListTimeout)})
+		u.lists = append(u.lists, answer{node: h.node, due: now.Add(m.cfg.ListTimeout + time.Duration(len(u.have))*m.cfg.ListChunk)})
 		m.emit(AskList{h.node, n})
 	}
 }

@@ -55,9 +55,10 @@ type Config struct {
 	// again. Default 2.
 	MaxRounds int
 
-	// ChunkTimeout and ListTimeout bound a request. Default 15 s, and 2 min: a holder
-	// reads the whole unit.
-	ChunkTimeout, ListTimeout time.Duration
+	// ChunkTimeout and ListTimeout bound a request. Default 15 s, and 2 min. A holder
+	// reads the whole unit for its list, so each chunk of it adds ListChunk, default 40 ms:
+	// a disk that others are using.
+	ChunkTimeout, ListTimeout, ListChunk time.Duration
 	// ListWait is how long others may take to give their list after the first. Default 3 s.
 	ListWait time.Duration
 	// SlowAfter is the age from which a request is made twice when nothing else is left to ask for. Default 2 s.
@@ -73,6 +74,7 @@ func (c Config) withDefaults() Config {
 	c.Open, c.Sources = cmp.Or(c.Open, 2), cmp.Or(c.Sources, 6)
 	c.MaxWrong, c.MaxFails, c.MaxRounds = cmp.Or(c.MaxWrong, 3), cmp.Or(c.MaxFails, 8), cmp.Or(c.MaxRounds, 2)
 	c.ChunkTimeout, c.ListTimeout = cmp.Or(c.ChunkTimeout, 15*time.Second), cmp.Or(c.ListTimeout, 2*time.Minute)
+	c.ListChunk = cmp.Or(c.ListChunk, 40*time.Millisecond)
 	c.ListWait, c.SlowAfter = cmp.Or(c.ListWait, 3*time.Second), cmp.Or(c.SlowAfter, 2*time.Second)
 	c.BackoffMin, c.BackoffMax = cmp.Or(c.BackoffMin, 250*time.Millisecond), cmp.Or(c.BackoffMax, 8*time.Second)
 	c.NoHolder = cmp.Or(c.NoHolder, 5*time.Second)
@@ -166,6 +168,26 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 
 // Left returns the chunks of a unit that are not there.
 func (m *Machine) Left(u int) int { return m.units[u].left }
+
+// Waiting reports whether no chunk is to come until something has ended that shows no
+// progress: a unit is read here, or a holder is making its list that has not failed before.
+func (m *Machine) Waiting() bool {
+	if m.over || len(m.requests) > 0 {
+		return false
+	}
+	for i := range m.units {
+		u := &m.units[i]
+		if u.state == comparing || u.state == checking {
+			return true
+		}
+		for _, a := range u.lists {
+			if h := m.holder(a.node); !a.came && h != nil && h.fails == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
 
 // UnitDone reports whether a unit was verified.
 func (m *Machine) UnitDone(u int) bool { return m.units[u].state == done }

@@ -32,8 +32,9 @@ type engines struct {
 	log      *slog.Logger
 	wake     chan struct{} // capacity 1: pending is not empty
 	// fetch gets the weights of a stage from peers, and says how it is loaded; nil: no
-	// weights are fetched. It tells the progress in permille.
-	fetch func(ctx context.Context, key kevlard.StageKey, progress func(permille int)) (AssignedStage, error)
+	// weights are fetched. It tells the progress in permille,
+	// and whether it waits for something that will end.
+	fetch func(ctx context.Context, key kevlard.StageKey, progress func(permille int, waits bool)) (AssignedStage, error)
 
 	mu       sync.Mutex
 	assigned map[kevlard.StageKey]AssignedStage // by configuration
@@ -107,12 +108,13 @@ const fetchShare = 900
 
 // source says how a stage is loaded, once its weights are on this disk; progress goes from
 // the returned number on when they are read.
-func (e *engines) source(ctx context.Context, key kevlard.StageKey, progress func(int)) (a AssignedStage, done int, err error) {
+func (e *engines) source(ctx context.Context, key kevlard.StageKey, progress func(permille int, waits bool)) (a AssignedStage, done int, err error) {
 	a, here, err := e.find(key)
 	if here || e.fetch == nil {
 		return a, 0, err
 	}
-	a, err = e.fetch(ctx, key, func(permille int) { progress(permille * fetchShare / 1000) })
+	a, err = e.fetch(ctx, key, func(permille int, waits bool) { progress(permille*fetchShare/1000, waits) })
+	progress(fetchShare, false)
 	return a, fetchShare, err
 }
 
@@ -239,7 +241,7 @@ func (e *engines) hold(ctx context.Context, l *engineLife, side *sync.WaitGroup)
 	if err == nil {
 		eng, err = e.launcher.Launch(ctx, LaunchSpec{
 			Stage: l.id.stage, Run: l.id.run, Path: a.Path, Threads: e.threads, Cells: a.CellsWanted, Device: l.device,
-			Progress: func(permille int) { progress(done + permille*(1000-done)/1000) },
+			Progress: func(permille int) { progress(done+permille*(1000-done)/1000, false) },
 		})
 	}
 	if err != nil {
@@ -391,19 +393,20 @@ func (e *engines) close(eng Engine) EngineExit {
 }
 
 // progress reports load progress to the loop, not too often.
-func (e *engines) progress(id engineID) func(int) {
+func (e *engines) progress(id engineID) func(permille int, waits bool) {
 	var mu sync.Mutex
 	var at time.Time
-	return func(permille int) {
+	var waiting bool
+	return func(permille int, waits bool) {
 		mu.Lock()
 		now := time.Now()
-		due := now.Sub(at) >= progressEvery
+		due := now.Sub(at) >= progressEvery || waits != waiting
 		if due {
-			at = now
+			at, waiting = now, waits
 		}
 		mu.Unlock()
 		if due {
-			e.post(node.EngineLoading{Stage: id.stage, Run: id.run, Progress: min(max(permille, 0), 1000)})
+			e.post(node.EngineLoading{Stage: id.stage, Run: id.run, Progress: min(max(permille, 0), 1000), Waits: waits})
 		}
 	}
 }

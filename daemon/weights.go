@@ -132,8 +132,8 @@ func (d *Daemon) FetchWeights(ctx context.Context, id kevlard.Digest, layers kev
 }
 
 // fetchStage fetches what a stage needs that the plan gave to this node.
-func (d *Daemon) fetchStage(ctx context.Context, key kevlard.StageKey, progress func(permille int)) (AssignedStage, error) {
-	path, err := d.FetchWeights(ctx, key.Model, key.Layers, func(f report.Fetch) { progress(int(f.Bytes * 1000 / max(f.Total, 1))) })
+func (d *Daemon) fetchStage(ctx context.Context, key kevlard.StageKey, progress func(permille int, waits bool)) (AssignedStage, error) {
+	path, err := d.FetchWeights(ctx, key.Model, key.Layers, func(f report.Fetch) { progress(int(f.Bytes*1000/max(f.Total, 1)), f.Waits != "") })
 	if err != nil {
 		return AssignedStage{}, err
 	}
@@ -181,7 +181,7 @@ func (d *Daemon) FindModel(name string) (kevlard.Digest, error) {
 // describeFetch makes progress a document.
 func describeFetch(p weights.Progress) report.Fetch {
 	r := report.Fetch{
-		Model: p.Model.String(), Name: p.Name, Lo: p.Layers.Lo, Hi: p.Layers.Hi, Bytes: p.Done, Total: p.Total, Fetched: p.Fetched,
+		Model: p.Model.String(), Name: p.Name, Lo: p.Layers.Lo, Hi: p.Layers.Hi, Bytes: p.Done, Total: p.Total, Fetched: p.Fetched, Waits: p.Waits,
 		Units: []report.FetchUnit{}, Holders: []report.FetchHolder{},
 	}
 	for _, u := range p.Units {

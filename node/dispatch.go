@@ -184,7 +184,7 @@ func (m *Machine) engine(now kevlard.Instant, ev Event, out []Effect) []Effect {
 			}
 		case EngineLoading:
 			if s.Key() == ev.Stage {
-				out = m.fromStage(now, i, s.EngineLoading(ev.Run, ev.Progress, nil), out)
+				out = m.fromStage(now, i, s.EngineLoading(ev.Run, ev.Progress, ev.Waits, nil), out)
 			}
 		case EngineExited:
 			if s.Key() == ev.Stage {

@@ -79,6 +79,7 @@ type EngineLoading struct {
 	Stage    kevlard.StageKey
 	Run      uint64
 	Progress int
+	Waits    bool // for something that shows no progress and will end
 }
 
 // EngineExited reports that an engine process is gone, or could not be started.

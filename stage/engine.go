@@ -9,15 +9,16 @@ import (
 	"github.com/kevlard/kevlard/topology"
 )
 
-// EngineLoading records load progress in permille. Others are told of each tenth.
-func (m *Machine) EngineLoading(engine uint64, permille int, out []Effect) []Effect {
+// EngineLoading records load progress in permille, and whether the load waits for something
+// that shows none and will end. Others are told of each tenth.
+func (m *Machine) EngineLoading(engine uint64, permille int, waits bool, out []Effect) []Effect {
 	if engine != m.engine || m.state != topology.Loading {
 		return out
 	}
-	if permille/100 != m.progress/100 {
+	if permille/100 != m.progress/100 || waits != m.waits {
 		out = append(out, Changed{})
 	}
-	m.progress = permille
+	m.progress, m.waits = permille, waits
 	return out
 }
 

@@ -103,7 +103,7 @@ func TestEventsOfOldEnginesAreIgnored(t *testing.T) {
 	x := b.running()
 	b.out = b.m.EngineExited(b.now, 7, true, "another life", nil)
 	b.out = append(b.out, b.m.EngineReady(b.now, 7, "toy", 5, 0, nil)...)
-	b.m.EngineLoading(7, 500, nil)
+	b.m.EngineLoading(7, 500, false, nil)
 	before := b.m.Counters().Fenced
 	b.out = b.m.BatchDone(b.now, 7, x.ID, nil, nil, b.out)
 	b.out = b.m.BatchDone(b.now, 1, x.ID+1, nil, nil, b.out)

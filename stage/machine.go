@@ -61,6 +61,7 @@ type Machine struct {
 	state     topology.StageState
 	engine    uint64 // number of the current or last engine
 	progress  int
+	waits     bool // the load does, for something that will end
 	reason    string
 	class     string
 	cellBytes int             // of KV in all layers
@@ -202,6 +203,7 @@ func (m *Machine) Advertise() topology.Stage {
 	if m.released {
 		a.State = topology.Retiring
 	}
+	a.Waits = m.waits && a.State == topology.Loading
 	return a
 }
 
@@ -268,7 +270,7 @@ func (m *Machine) Wake(now kevlard.Instant, late time.Duration, out []Effect) []
 	}
 	if m.state == topology.Cold && now >= m.restartAt && !m.released {
 		m.engine++
-		m.state, m.progress, m.begunAt, m.restartAt = topology.Loading, 0, now, kevlard.Never
+		m.state, m.progress, m.waits, m.begunAt, m.restartAt = topology.Loading, 0, false, now, kevlard.Never
 		out = append(out, Start{m.engine}, Changed{})
 	}
 	if m.batch != nil && now >= m.batch.overdue {

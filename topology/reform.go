@@ -222,7 +222,7 @@ func (r *Reformer) watchLoads(now kevlard.Instant, self *Node, out []Action) []A
 		}
 		seen[s.Key] = true
 		l, ok := r.loads[s.Key]
-		if !ok || s.Progress != l.progress {
+		if !ok || s.Progress != l.progress || s.Waits {
 			l = load{s.Progress, now}
 			r.loads[s.Key] = l
 		}

@@ -511,3 +511,26 @@ func TestConverges(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingLoad: a load that waits for another fetch is not stuck, however long; one that
+// makes no progress is, from then on.
+func TestWaitingLoad(t *testing.T) {
+	m, weights := even("fairy", 8, 100, 60, 20)
+	v := ring(m, weights, 2, 2000)
+	r := NewReformer(v.Nodes[0].ID, Goal{}, Settle{Load: time.Minute})
+	key := kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 0, Hi: 4}}
+	for _, c := range []struct {
+		at    time.Duration
+		waits bool
+		stuck bool
+	}{
+		{time.Second, false, false}, {50 * time.Second, true, false}, {10 * time.Minute, true, false},
+		{11*time.Minute - time.Second, false, false}, {11*time.Minute + time.Second, false, true},
+	} {
+		v.Nodes[0].Stages = []Stage{{Key: key, State: Loading, Progress: 300, Waits: c.waits}}
+		out := r.Step(kevlard.Instant(c.at), v, nil)
+		if got := slices.ContainsFunc(out, func(a Action) bool { return a.Reason == LoadStuck }); got != c.stuck {
+			t.Errorf("at %v, waiting %v: given up %v, want %v", c.at, c.waits, got, c.stuck)
+		}
+	}
+}

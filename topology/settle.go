@@ -34,7 +34,8 @@ type Settle struct {
 	// twice what the news of a record takes to reach all nodes: with that, no two holders
 	// give up the same layers on each other's account. Default 3 s.
 	Release time.Duration
-	// Load is how long a load may make no progress before it is given up. Default 2 min.
+	// Load is how long a load may make no progress before it is given up, except while it
+	// says that it waits. Default 2 min.
 	Load time.Duration
 	// Retry is how long a node leaves layers alone whose load failed; it doubles with each
 	// failure up to RetryMax. Defaults 30 s and 30 min.

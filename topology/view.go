@@ -54,6 +54,9 @@ type Stage struct {
 	// no longer count on it.
 	Releasing bool `cbor:"7,keyasint,omitempty"`
 	Device    int  `cbor:"8,keyasint,omitempty"` // index in the node's devices
+	// Waits says that its load waits for something that shows no progress and will end, such
+	// as the fetch of another stage.
+	Waits bool `cbor:"9,keyasint,omitempty"`
 }
 
 // Node is one member as the view's owner sees it. Its record (Models, Stages,

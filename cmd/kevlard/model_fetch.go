@@ -104,8 +104,11 @@ func newFetchProgress(w io.Writer) *fetchProgress {
 }
 
 func (p *fetchProgress) update(f report.Fetch) {
-	if f.Total == 0 {
-		return // the header
+	if f.Total == 0 { // the header comes first
+		if f.Waits != "" && !p.drawn {
+			fmt.Fprintf(p.w, "kevlard: waits: %s\n", f.Waits)
+		}
+		return
 	}
 	verified := 0
 	for _, u := range f.Units {

@@ -100,6 +100,9 @@ func fetchText(f report.Fetch) string {
 			text += fmt.Sprintf(", %s %d %%", u.Name, u.Bytes*100/max(u.Total, 1))
 		}
 	}
+	if f.Waits != "" {
+		text += ", waits: " + f.Waits
+	}
 	return text
 }
 

@@ -191,7 +191,8 @@ type Fetch struct {
 	Fetched int64         `json:"fetched"` // that came from peers in this fetch
 	Units   []FetchUnit   `json:"units"`
 	Holders []FetchHolder `json:"holders"`
-	Path    string        `json:"path,omitempty"` // in the end: where it is
+	Waits   string        `json:"waits,omitempty"` // what it waits for, while nothing can come
+	Path    string        `json:"path,omitempty"`  // in the end: where it is
 }
 
 // FetchUnit is how far one unit is.

@@ -79,6 +79,7 @@ func (d *Daemon) Members() report.Members {
 		}
 		out.Nodes = append(out.Nodes, r)
 	}
+	addSlowness(&out, d.snapshot().view.Compare())
 	if alone, of, _ := isolated(out); alone {
 		out.Nodes[of].State = "isolated"
 	}
@@ -219,7 +220,7 @@ func describeStages(stages []topology.Stage, draining bool) []report.Stage {
 	for _, s := range stages {
 		r := report.Stage{
 			Model: s.Key.Model.String(), Lo: s.Key.Layers.Lo, Hi: s.Key.Layers.Hi, State: string(s.State),
-			Progress: float64(s.Progress) / 1000, Reason: s.Reason,
+			Progress: float64(s.Progress) / 1000, Reason: s.Reason, RowMS: float64(s.RowMicros) / 1000,
 		}
 		if draining && s.State == topology.Ready {
 			r.State = "draining"

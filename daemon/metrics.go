@@ -153,6 +153,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 		emit(prometheus.GaugeValue, "kevlard_stage_load_progress", "How much of the weights of the stage here is loaded, 0 to 1.", float64(st.Progress)/1000,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+	compared := s.view.Compare()
 	}
 	g.copies(s, emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
@@ -161,6 +162,10 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 // copies tells of KV: what is kept, what was not used, how far standbys are behind.
 func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, help string, v float64, labels ...string)) {
 	kv := s.node.KV
+		emit(prometheus.CounterValue, "kevlard_stage_busy_seconds_total", "Time that the engines of the stage here have computed.", st.Busy.Seconds(),
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+		emit(prometheus.GaugeValue, "kevlard_stage_slowness", "The time that the stage here takes for a row, beside other stages of its model: 2 is twice as long; 0 is not known.", slowness(compared, g.d.cfg.Name, st.Key),
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	bytes := func(v int64, tier, kind string) {
 		emit(prometheus.GaugeValue, "kevlard_kv_bytes", "KV held here: in engines, in block memory, and in buffers on its way.", float64(v), "tier", tier, "kind", kind)
 	}

@@ -300,6 +300,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 			add(fmt.Sprintf("node %s is dead", m.Name), fmt.Sprintf("start it again, or free its name with `kevlard force-leave %s`", m.Name))
 		}
 	}
+	out = append(out, slowStages(s.view, members)...)
 	if len(members.Nodes) == 1 {
 		add("this node is alone in its ring", "run `kevlard join ADDR`, or set [ring] join")
 	}

@@ -244,7 +244,7 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 	}
 	if changed {
 		m.unsettled(now)
-		out = append(out, m.publish())
+		out = append(m.compare(out), m.publish())
 	}
 	return out
 }

@@ -81,7 +81,7 @@ func (m *Machine) peerUp(now kevlard.Instant, ev PeerUp, out []Effect) []Effect 
 	m.copies.OwnerGone(ev.Node, ev.Boot, false)
 	m.pingAt, m.rewatch = now, true
 	out = m.tellOldOwner(protocol.Life{Node: ev.Node, Boot: ev.Boot}, out)
-	return m.hurryStandbys(now, m.hurry(now, out))
+	return m.hurryStandbys(now, m.hurry(now, m.compare(out)))
 }
 
 func (m *Machine) peerDown(now kevlard.Instant, n kevlard.NodeID, cause string, out []Effect) []Effect {

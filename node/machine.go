@@ -81,10 +81,11 @@ type Machine struct {
 	hops     []kevlard.Hop    // reused by each decision
 	found    []scheduler.Held // the same
 
-	reformer *topology.Reformer // nil: the stages are those of the configuration
-	reformAt kevlard.Instant    // when the plan is looked at
-	reformed kevlard.Instant    // when it was
-	late     time.Duration      // by which this node's timer fired, until due has acted on it
+	slow     map[kevlard.StageKey]bool // stages here that were reported as slow
+	reformer *topology.Reformer        // nil: the stages are those of the configuration
+	reformAt kevlard.Instant           // when the plan is looked at
+	reformed kevlard.Instant           // when it was
+	late     time.Duration             // by which this node's timer fired, until due has acted on it
 }
 
 // New returns a node whose engines are to be started at once.

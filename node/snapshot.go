@@ -50,6 +50,7 @@ type StageInfo struct {
 	Sessions   int
 	FreeCells  int
 	QueuedRows int
+	Busy       time.Duration // that its engines have computed
 }
 
 // PeerInfo describes a link of this node.
@@ -105,7 +106,7 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	for i, st := range m.stages {
 		c.add(st.Counters())
 		s.KV.Transfers += st.Transfers()
-		s.Stages = append(s.Stages, StageInfo{advertised[i], st.Sessions(), st.FreeCells(), st.QueuedRows()})
+		s.Stages = append(s.Stages, StageInfo{advertised[i], st.Sessions(), st.FreeCells(), st.QueuedRows(), st.Busy()})
 	}
 	s.Counters.Fenced += c.Fenced
 	s.Counters.Refused += c.Refused

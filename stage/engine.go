@@ -32,6 +32,7 @@ func (m *Machine) EngineReady(now kevlard.Instant, engine uint64, class string, 
 	m.unloaded = 0
 	m.state, m.class, m.progress, m.reason, m.readyAt = topology.Ready, class, 1000, "", now
 	m.cells, m.cellBytes = newExtents(cells), cellBytes
+	m.tempo.restart()
 	return append(out, Changed{}, Note{Type: "engine-ready", Detail: fmt.Sprintf("stage %v, %d KV positions, after %v", m.cfg.Key.Layers, cells, now.Sub(m.begunAt).Round(time.Millisecond))})
 }
 

@@ -42,6 +42,9 @@ type Timing struct {
 	// Release is how long a stage that is given up may take to keep what it computed
 	// before its engine is killed. Default 5 s.
 	Release time.Duration
+	// Tempo is the window over which the engine's speed is measured; three of them count.
+	// Default 20 s.
+	Tempo time.Duration
 }
 
 func (t Timing) withDefaults() Timing {
@@ -64,6 +67,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.Await, 400*time.Millisecond)
 	set(&t.Start, 1200*time.Millisecond)
 	set(&t.Release, 5*time.Second)
+	set(&t.Tempo, 20*time.Second)
 	return t
 }
 

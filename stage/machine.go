@@ -78,6 +78,7 @@ type Machine struct {
 	slow  []work // prefill chunks
 	batch *running
 	pace  pace
+	tempo tempo
 
 	transfers map[uint64]*transfer // exports and loads that the shell works on
 	transfer  uint64               // number of the last one
@@ -203,6 +204,9 @@ func (m *Machine) Advertise() topology.Stage {
 	if m.released {
 		a.State = topology.Retiring
 	}
+	if m.state == topology.Ready {
+		a.RowMicros = int(m.tempo.shown.Microseconds())
+	}
 	a.Waits = m.waits && a.State == topology.Loading
 	return a
 }
@@ -212,6 +216,9 @@ func (m *Machine) CellBytes() int { return m.cellBytes }
 
 // Counters returns a copy of the counters.
 func (m *Machine) Counters() Counters { return m.counters }
+
+// Busy returns how long the engines here have computed.
+func (m *Machine) Busy() time.Duration { return m.tempo.busy }
 
 // Sessions returns how many sessions hold room here.
 func (m *Machine) Sessions() int { return len(m.slots) }

@@ -105,6 +105,9 @@ func (m *Machine) BatchDone(now kevlard.Instant, engine, id uint64, rows [][]byt
 	// A late result teaches too, or an engine that is merely slow would stall for
 	// ever; but one long freeze must not blunt the next detection.
 	m.pace.learn(b.rows, min(now.Sub(b.started), 4*b.patience), b.limited)
+	if m.tempo.batch(now, b.rows, now.Sub(b.started), m.cfg.Timing.Tempo) {
+		out = append(out, Changed{})
+	}
 	ahead := map[kevlard.NodeID][]protocol.Item{}
 	var order []kevlard.NodeID // of first appearance: the batch's own order
 	for i, w := range b.work {

@@ -57,6 +57,9 @@ type Stage struct {
 	// Waits says that its load waits for something that shows no progress and will end, such
 	// as the fetch of another stage.
 	Waits bool `cbor:"9,keyasint,omitempty"`
+	// RowMicros is how long the engine takes for one row, in microseconds, measured over a
+	// minute; 0: not known.
+	RowMicros int `cbor:"10,keyasint,omitempty"`
 }
 
 // Node is one member as the view's owner sees it. Its record (Models, Stages,

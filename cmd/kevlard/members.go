@@ -62,6 +62,9 @@ func stagesText(stages []report.Stage) string {
 		if s.State == "loading" {
 			text += fmt.Sprintf(" %.0f %%", s.Progress*100)
 		}
+		if s.Slowness >= 2 {
+			text += fmt.Sprintf(" (%.1f times as slow as others)", s.Slowness)
+		}
 		parts = append(parts, text)
 	}
 	return strings.Join(parts, ", ")

@@ -59,6 +59,10 @@ type Stage struct {
 	State    string  `json:"state"`    // cold, loading, ready, stalled or draining
 	Progress float64 `json:"progress"` // of loading, 0 to 1
 	Reason   string  `json:"reason,omitempty"`
+	// RowMS is how long the engine takes for one row, and Slowness that beside other stages
+	// of the model: 2 is twice as long. 0: not known.
+	RowMS    float64 `json:"row_ms,omitempty"`
+	Slowness float64 `json:"slowness,omitempty"`
 }
 
 // Topology is the models and their pipelines (`topology -o json`).

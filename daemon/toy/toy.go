@@ -97,7 +97,6 @@ func (l *Launcher) Starts() int {
 // Engine is one toy engine.
 type Engine struct {
 	info   daemon.EngineInfo
-	step   time.Duration
 	poison kevlard.Token
 	first  bool
 	done   chan struct{}
@@ -106,6 +105,7 @@ type Engine struct {
 	stage     *toymodel.Stage // guarded by computing
 
 	mu   sync.Mutex
+	step time.Duration
 	exit *daemon.EngineExit
 	thaw chan struct{} // closed unless frozen
 }
@@ -178,8 +178,11 @@ func eachHalf(n, size int, f func(word, half int)) {
 
 // pause takes half the time of a batch, and as long as the engine is frozen.
 func (e *Engine) pause(ctx context.Context) error {
-	if e.step > 0 {
-		timer := time.NewTimer(e.step / 2)
+	e.mu.Lock()
+	step := e.step
+	e.mu.Unlock()
+	if step > 0 {
+		timer := time.NewTimer(step / 2)
 		defer timer.Stop()
 		select {
 		case <-e.done:
@@ -210,6 +213,13 @@ func (e *Engine) frozen(ctx context.Context) error {
 	case <-thaw:
 		return nil
 	}
+}
+
+// Throttle changes how long each batch takes at least.
+func (e *Engine) Throttle(step time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.step = step
 }
 
 // Freeze stops the engine like SIGSTOP; Thaw lets it go on.

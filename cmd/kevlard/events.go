@@ -32,6 +32,9 @@ func (sh shell) eventsCommand() *cli.Command {
 				_, err := fmt.Fprintln(c.App.Writer, eventText(e))
 				return err
 			})
+			if c.Bool("follow") && c.Context.Err() != nil {
+				return errWatched
+			}
 			if err == nil && c.Bool("follow") {
 				return fmt.Errorf("follow events: the daemon at %s ended", sh.controlPath(c))
 			}

@@ -11,8 +11,16 @@ import (
 	"github.com/kevlard/kevlard/model/fairy"
 )
 
-// TestMain lets the test binary be the engine process of the agents it runs.
+// asProgram in the environment makes the test binary kevlard itself.
+const asProgram = "KEVLARD_TEST_IS_PROGRAM"
+
+// TestMain lets the test binary be the engine process of the agents it runs, and a
+// process of kevlard.
 func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+		return
+	}
 	if len(os.Args) == 2 && os.Args[1] == "engine" {
 		if err := engine.Serve(context.Background()); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")

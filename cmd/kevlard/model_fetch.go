@@ -14,7 +14,6 @@ import (
 	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/model"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/sys/unix"
 )
 
 // fetchLineEvery is the time between two lines of progress where there is no terminal.
@@ -97,8 +96,7 @@ type fetchProgress struct {
 func newFetchProgress(w io.Writer) *fetchProgress {
 	p := &fetchProgress{w: w, begun: time.Now(), said: time.Now()}
 	if f, ok := w.(*os.File); ok {
-		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
-		p.terminal = err == nil
+		_, _, p.terminal = terminalSize(f)
 	}
 	return p
 }

@@ -27,8 +27,12 @@ func (sh shell) sessionsCommand() *cli.Command {
 				if err != nil {
 					return err
 				}
-				if len(s.Unreachable) > 0 {
-					fmt.Fprintf(c.App.ErrWriter, "kevlard: warning: no answer from %s: their sessions are missing here\n", strings.Join(s.Unreachable, ", "))
+				warn := c.App.ErrWriter
+				if c.Bool("watch") {
+					warn = w // beside a picture it would be drawn over
+				}
+				if len(s.Unreachable) > 0 && (warn != w || !wantsJSON(c)) {
+					fmt.Fprintf(warn, "kevlard: warning: no answer from %s: their sessions are missing here\n", strings.Join(s.Unreachable, ", "))
 				}
 				if wantsJSON(c) {
 					return writeJSON(w, s)

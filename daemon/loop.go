@@ -204,7 +204,7 @@ func (d *Daemon) apply(e node.Effect) {
 
 func (d *Daemon) finish(e node.Finish) {
 	if e.Err != nil && (e.Err.Status == 429 || e.Err.Status == 503) {
-		d.metrics.shed.WithLabelValues(e.Err.Code).Inc()
+		d.shed(e.Session, e.Err.Code, e.Err.Message)
 	}
 	if s := d.streams.remove(e.Session); s != nil {
 		s.finish(Update{Reason: e.Reason, Err: e.Err, Failovers: e.Failovers})

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -97,7 +98,16 @@ func (m *metrics) observeRecovery(f kevlard.Failover) {
 }
 
 // Shed counts a request that the API turned away before it became a session.
-func (d *Daemon) Shed(reason string) { d.metrics.shed.WithLabelValues(reason).Inc() }
+func (d *Daemon) Shed(reason string) { d.shed("", reason, "") }
+
+// shed counts a session or request that was turned away, and tells it once a minute for
+// each reason: under load they are many, and the counter has their number.
+func (d *Daemon) shed(session kevlard.SessionID, reason, detail string) {
+	d.metrics.shed.WithLabelValues(reason).Inc()
+	if d.seldom.allow("shed " + reason) {
+		d.report(node.Report{Type: "shed", Session: session, Cause: reason, Detail: detail})
+	}
+}
 
 // Gatherer returns the node's metrics registry, for /metrics.
 func (d *Daemon) Gatherer() prometheus.Gatherer { return d.metrics.registry }
@@ -143,6 +153,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	emit(prometheus.CounterValue, "kevlard_prefix_reused_tokens_total", "Tokens of prompts of sessions owned here whose KV was found instead of computed.", float64(c.PrefixReused))
 	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
 	rows := 0
+	compared := s.view.Compare()
 	for _, st := range s.node.Stages {
 		rows += st.QueuedRows
 		ready := 0.0
@@ -151,9 +162,12 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 		}
 		emit(prometheus.GaugeValue, "kevlard_stage_ready", "1 when the stage here takes work.", ready,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+		emit(prometheus.CounterValue, "kevlard_stage_busy_seconds_total", "Time that the engines of the stage here have computed.", st.Busy.Seconds(),
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
+		emit(prometheus.GaugeValue, "kevlard_stage_slowness", "The time that the stage here takes for a row, beside other stages of its model: 2 is twice as long; 0 is not known.", slowness(compared, g.d.cfg.Name, st.Key),
+			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 		emit(prometheus.GaugeValue, "kevlard_stage_load_progress", "How much of the weights of the stage here is loaded, 0 to 1.", float64(st.Progress)/1000,
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
-	compared := s.view.Compare()
 	}
 	g.copies(s, emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
@@ -162,10 +176,6 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 // copies tells of KV: what is kept, what was not used, how far standbys are behind.
 func (g gauges) copies(s *snapshot, emit func(kind prometheus.ValueType, name, help string, v float64, labels ...string)) {
 	kv := s.node.KV
-		emit(prometheus.CounterValue, "kevlard_stage_busy_seconds_total", "Time that the engines of the stage here have computed.", st.Busy.Seconds(),
-			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
-		emit(prometheus.GaugeValue, "kevlard_stage_slowness", "The time that the stage here takes for a row, beside other stages of its model: 2 is twice as long; 0 is not known.", slowness(compared, g.d.cfg.Name, st.Key),
-			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	bytes := func(v int64, tier, kind string) {
 		emit(prometheus.GaugeValue, "kevlard_kv_bytes", "KV held here: in engines, in block memory, and in buffers on its way.", float64(v), "tier", tier, "kind", kind)
 	}

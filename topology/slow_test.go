@@ -53,7 +53,7 @@ func TestNoneIsSlowAmongEquals(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m, w := even("fairy", 12, 100, rapid.Int64Range(0, 500).Draw(t, "head"), 0)
 		s := newSizes(w)
-		fixed := rapid.IntRange(0, 500).Draw(t, "fixed") // of each row, whatever is computed
+		fixed := rapid.IntRange(20, 500).Draw(t, "fixed") // of each row, whatever is computed; more than rounding to microseconds matters
 		var stages [][3]int
 		for range rapid.IntRange(1, 4).Draw(t, "pipelines") {
 			for lo := 0; lo < 12; {

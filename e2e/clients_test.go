@@ -40,7 +40,7 @@ func TestClientGoes(t *testing.T) {
 // before.
 func TestAbortsDuringPrefill(t *testing.T) {
 	const idleWithin = 2 * time.Second
-	during := 10 * time.Second
+	during := 5 * time.Second
 	if long() {
 		during = time.Minute
 	}
@@ -97,7 +97,7 @@ func slowest(results []load.Result) time.Duration {
 // taken for one, however busy the machine is, and memory stays flat.
 func TestSaturated(t *testing.T) {
 	const lanes, rounding = 24, 24 << 20
-	during := 30 * time.Second
+	during := 15 * time.Second
 	if long() {
 		during = 10 * time.Minute
 	}

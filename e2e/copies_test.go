@@ -53,9 +53,9 @@ func copiedHop(s report.Session, positions int) (hop int, ok bool) {
 // TestSessionsGoOnFromCopies kills a host under sessions of which most is copied: that
 // is not computed again.
 func TestSessionsGoOnFromCopies(t *testing.T) {
-	const streams, copied = 6, 200
+	const streams, copied = 4, 200
 	m := start(t, eightHosts())
-	requests := storyRequests(m, streams, 900)
+	requests := storyRequests(m, streams, 600)
 	want := m.unbroken(t, requests)
 	const loaded = `kevlard_kv_positions_total{kind="loaded"}`
 	eventually(t, readyWithin, func() error { return m.idle(t.Context()) }) // what is listed next is of the storm

@@ -13,9 +13,16 @@ import (
 
 const (
 	stormStreams = 20
-	stormTokens  = 600
 	breakAfter   = 60 // tokens that every stream has shown when its host breaks
 )
+
+// stormTokens is how long streams are: 600 in the long run.
+func stormTokens() int {
+	if long() {
+		return 600
+	}
+	return 250
+}
 
 // eightHosts is the mesh of most failover tests: two pipelines of four stages and a
 // gateway that all streams enter by. One host has room for all streams: none waits,
@@ -28,7 +35,7 @@ func eightHosts() devmesh.Options {
 // it, and compares every stream with its unbroken run. (K06, K11)
 func TestStreamsSurvive(t *testing.T) {
 	m := start(t, eightHosts())
-	requests := storyRequests(m, stormStreams, stormTokens)
+	requests := storyRequests(m, stormStreams, stormTokens())
 	want := m.unbroken(t, requests)
 
 	kill := func(victim *devmesh.Node) func(*testing.T) {
@@ -60,7 +67,7 @@ func TestStreamsSurviveLongFreezes(t *testing.T) {
 	for _, seconds := range []int{30, 60} {
 		t.Run(fmt.Sprintf("%d s", seconds), func(t *testing.T) {
 			// As many streams as it takes to be still busy at the end of the freeze.
-			requests := storyRequests(m, stormStreams, stormTokens)
+			requests := storyRequests(m, stormStreams, stormTokens())
 			want := m.unbroken(t, requests)
 			before := m.fenced(t)
 			victim := m.Node(2)

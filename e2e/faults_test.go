@@ -103,7 +103,7 @@ func (b *background) stop(t *testing.T) {
 // short, and the same daemon serves.
 func TestEngineKilledAgainAndAgain(t *testing.T) {
 	const idleWithin, logGrowth = 10 * time.Second, 1 << 20
-	kills := 6 // the daemon waits twice as long before each restart
+	kills := 4 // the daemon waits twice as long before each restart
 	if long() {
 		kills = 20
 	}

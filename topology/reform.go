@@ -56,6 +56,7 @@ type Reformer struct {
 	plan      Plan
 	members   map[kevlard.NodeID]kevlard.BootID // alive when last looked
 	quiet     kevlard.Instant                   // of the last join
+	fell      kevlard.Instant                   // when last somebody went who had been alive
 	wants     map[kevlard.StageKey]want
 	unwanted  map[kevlard.StageKey]kevlard.Instant
 	announced map[kevlard.StageKey]kevlard.Instant
@@ -72,6 +73,7 @@ type Reformer struct {
 type want struct {
 	reason Reason
 	since  kevlard.Instant // of what others lost, the last that was heard of them
+	begun  kevlard.Instant // when it was first wanted for that reason
 }
 
 // load is how far a stage was when it last got further.
@@ -243,7 +245,7 @@ func (r *Reformer) watchLoads(now kevlard.Instant, self *Node, out []Action) []A
 	return out
 }
 
-// look notes when a node last joined, or came back in a new life.
+// look notes when a node last joined, or came back in a new life, and when one last went.
 func (r *Reformer) look(now kevlard.Instant, v View) {
 	alive := map[kevlard.NodeID]kevlard.BootID{}
 	for _, n := range v.Nodes {
@@ -252,6 +254,11 @@ func (r *Reformer) look(now kevlard.Instant, v View) {
 			if boot, ok := r.members[n.ID]; !ok || boot != n.Boot {
 				r.quiet = now
 			}
+		}
+	}
+	for id := range r.members {
+		if _, ok := alive[id]; !ok {
+			r.fell = now
 		}
 	}
 	r.members = alive
@@ -264,9 +271,9 @@ func (r *Reformer) want(now kevlard.Instant, v View, self *Node, share Share) {
 	for _, a := range share.Adopt {
 		w, ok := r.wants[a.Key]
 		if !ok || w.reason != a.Reason {
-			w = want{a.Reason, now}
+			w = want{a.Reason, now, now}
 			if a.Reason == Death || a.Reason == Resplit {
-				w.since = max(v.heard(a.Key, now), now.Add(-r.settle.Death*7/8))
+				w.since = v.heard(a.Key, now)
 			}
 		}
 		next[a.Key] = w
@@ -300,13 +307,16 @@ func (r *Reformer) due(v View, self *Node, a Adoption) kevlard.Instant {
 	rested := func(d time.Duration) kevlard.Instant {
 		return min(max(w.since.Add(d), r.quiet.Add(d)), w.since.Add(5*d))
 	}
+	// Where many go at once, as in a split, their deaths are seen one after the other, and
+	// what one asks for is not what all of them ask for.
+	fallen := min(r.fell.Add(r.settle.Death/8), w.begun.Add(r.settle.Death/2))
 	switch served := v.served(a.Key.Model); {
-	case a.Reason == Death && served && a.ready > 0:
-		return w.since.Add(r.settle.Death << r.returns[a.Key].times)
-	case a.Reason == Death && served:
-		return w.since.Add(r.settle.Death)
+	case a.Reason == Death && a.ready > 0 && served:
+		return max(fallen, w.since.Add(r.settle.Death<<r.returns[a.Key].times))
+	case a.Reason == Death && (a.ready > 0 || served):
+		return max(fallen, w.since.Add(r.settle.Death))
 	case a.Reason == Death:
-		return w.since.Add(r.settle.Death / 8)
+		return fallen
 	case a.Reason == Drained && a.ready == 0:
 		return w.since
 	case a.Reason == Drained:

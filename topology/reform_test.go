@@ -31,6 +31,15 @@ type mesh struct {
 	bytes   int64
 	adopted map[kevlard.NodeID]int
 	reasons map[Reason]int
+	cut     cut
+}
+
+// cut is a split of the ring: what the members of a part say reaches the others no more,
+// and some time later these call them dead. When it is healed, each pair sees each other
+// again at a time of its own, ten times later than news comes.
+type cut struct {
+	part          map[kevlard.NodeID]bool // one of the two; nil: there is none
+	since, healed kevlard.Instant
 }
 
 type member struct {
@@ -44,7 +53,9 @@ type member struct {
 	done   map[kevlard.StageKey]kevlard.Instant
 	lags   map[kevlard.NodeID]time.Duration
 	heard  map[kevlard.NodeID]int // index of the last news of each
-	past   []news
+	// missing are those of the other part that it calls dead.
+	missing map[kevlard.NodeID]bool
+	past    []news
 }
 
 // news is what a node said of itself, from a time on.
@@ -76,7 +87,7 @@ func (w *mesh) start(n Node) {
 	n.Boot = kevlard.BootID(fmt.Sprint(n.ID, h.boots))
 	n.Stages, n.State = nil, Alive
 	h.node, h.up, h.done = n, true, map[kevlard.StageKey]kevlard.Instant{}
-	h.r, h.heard = NewReformer(n.ID, Goal{}, w.settle), map[kevlard.NodeID]int{}
+	h.r, h.heard, h.missing = NewReformer(n.ID, Goal{}, w.settle), map[kevlard.NodeID]int{}, map[kevlard.NodeID]bool{}
 	w.publish(h)
 }
 
@@ -109,12 +120,28 @@ func (w *mesh) view(self *member) (v View, fresh bool) {
 			lag = time.Duration(w.rng.Int63n(int64(w.lag)))
 			self.lags[id] = lag
 		}
+		apart := w.cut.part != nil && w.cut.part[id] != w.cut.part[self.node.ID]
+		missed, met := w.cut.since.Add(w.verdict+lag), w.cut.healed
+		if met != kevlard.Never {
+			met = met.Add(10 * lag)
+		}
+		missing := apart && missed <= w.now && w.now < met
+		for _, at := range []kevlard.Instant{missed, met} {
+			if apart && at > w.now {
+				w.next = min(w.next, at)
+			}
+		}
+		fresh = fresh || self.missing[id] != missing
+		self.missing[id] = missing
 		heard := -1
 		for i, x := range slices.Backward(h.past) {
 			// Lives end late, so a return may be heard before the end of the life before.
 			at := x.at.Add(lag)
 			if !x.up {
 				at = at.Add(w.verdict)
+			}
+			if apart && at > w.cut.since {
+				at = max(at, met)
 			}
 			if at <= w.now {
 				heard = i
@@ -128,8 +155,11 @@ func (w *mesh) view(self *member) (v View, fresh bool) {
 			continue
 		}
 		n := h.past[heard].node
-		if !h.past[heard].up {
+		switch {
+		case !h.past[heard].up:
 			n.State, n.Heard = Dead, h.died
+		case missing:
+			n.State, n.Heard = Dead, w.cut.since
 		}
 		v.Nodes = append(v.Nodes, n)
 	}
@@ -406,6 +436,57 @@ func TestRejoinInTime(t *testing.T) {
 		t.Errorf("%v", w.actions)
 	}
 	w.want(t, 4, 2)
+}
+
+// TestSplits: the parts of a ring load what they lack, and no more, but for one range where
+// layers had no holder: those are not waited for until the last verdict is there. Healed,
+// all is held already, and what is too much goes. Nothing moves after that.
+func TestSplits(t *testing.T) {
+	for seed := range int64(4) {
+		for name, part := range map[string][]int{"5+3": {5, 6, 7}, "4+4": {4, 5, 6, 7}, "1+7": {3}} {
+			for _, lasts := range []time.Duration{15 * time.Second, time.Minute} {
+				w, v := formed(t, 8, 2000, seed)
+				cut := map[kevlard.NodeID]bool{}
+				for _, i := range part {
+					cut[v.Nodes[(i+int(seed))%8].ID] = true
+				}
+				least, sizes := w.lacking(cut, true)+w.lacking(cut, false), newSizes(v.Nodes[0].Weights[0])
+				more := sizes.weight(kevlard.Layers{Lo: 0, Hi: 2})
+				before, acts := w.bytes, len(w.actions)
+				w.cut.part, w.cut.since, w.cut.healed = cut, w.now, kevlard.Never
+				w.run(lasts)
+				if got := w.bytes - before; got < least || got > least+more {
+					t.Errorf("%s, seed %d, %v: %d bytes were loaded, the least is %d: %v", name, seed, lasts, got, least, w.actions[acts:])
+				}
+				before, w.cut.healed = w.bytes, w.now
+				healed := len(w.actions)
+				w.run(time.Minute)
+				w.want(t, 4, 2)
+				rested := len(w.actions)
+				w.run(time.Minute)
+				if w.bytes != before || len(w.actions) != rested {
+					t.Errorf("%s, seed %d, %v: after the heal %d bytes were loaded: %v", name, seed, lasts, w.bytes-before, w.actions[healed:])
+				}
+			}
+		}
+	}
+}
+
+// lacking is how many bytes one part has to load to hold every range twice, or once in a
+// part of one.
+func (w *mesh) lacking(part map[kevlard.NodeID]bool, in bool) (bytes int64) {
+	holders, members := map[kevlard.Layers]int{}, 0
+	for _, id := range w.ids {
+		for _, s := range w.hosts[id].node.Stages {
+			holders[s.Key.Layers] += int(flag(part[id] == in))
+		}
+		members += int(flag(part[id] == in))
+	}
+	s := newSizes(w.hosts[w.ids[0]].node.Weights[0])
+	for l, n := range holders {
+		bytes += s.weight(l) * int64(max(0, min(2, members)-n))
+	}
+	return bytes
 }
 
 // TestDrain: what a draining node holds is held elsewhere before it is given up.

@@ -54,10 +54,12 @@ func (r *Reformer) giveUp(now kevlard.Instant, v View, self *Node, s Surplus, ro
 		at, announced = now, true
 		r.announced[s.Key] = now
 	}
-	hurry := room || self.State == Draining
 	settled := since.Add(r.settle.Release)
-	if hurry {
+	switch {
+	case room || self.State == Draining:
 		settled = since
+	case s.Reason == Rebalance || s.Reason == Resplit:
+		settled = max(settled, min(r.quiet.Add(r.settle.Newcomer), since.Add(5*r.settle.Newcomer)))
 	}
 	switch {
 	case now < settled:

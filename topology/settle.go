@@ -14,13 +14,18 @@ type Settle struct {
 	// times that.
 	Join time.Duration
 	// Newcomer is the wait before a node that holds nothing takes stages over from others
-	// that have more. Default 10 s: a node that flaps must not be worth a move.
+	// that have more, and from the last join that is seen before what is held too often is
+	// given up, or from the time since when it is, five times as long. Default 10 s: a node
+	// that flaps must not be worth a move, and when a split is healed, who sees only a part
+	// of the others does not know which holders the plan will want.
 	Newcomer time.Duration
 	// Death is the wait from the last word of a node that the ring calls dead to the
-	// adoption of what it held, of which at least an eighth is from the ring's verdict on.
-	// Default 4 s: a daemon that restarts is back by then and costs nothing. It doubles
-	// each time that it ended with the node's return, up to 32 times, while the model can
-	// be served; while it can't, an eighth has to do.
+	// adoption of what it held. Default 4 s: a daemon that restarts is back by then and
+	// costs nothing. It doubles each time that it ended with the node's return, up to 32
+	// times, while the model can be served. It is not waited for where the model can't be
+	// served and nobody else has the layers. An eighth is waited for from the ring's last
+	// verdict on anybody, up to half in all: when many go at once, as in a split, the first
+	// verdict asks for other things than the last.
 	Death time.Duration
 	// Drain is the wait before a draining node's stages are adopted where others hold them
 	// too; those that nobody else holds are adopted at once. Default 10 s: longer than a

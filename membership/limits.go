@@ -32,6 +32,7 @@ const (
 	maxJoin       = 64  // join addresses per call or in the config; more are refused
 	roundSeeds    = 16  // addresses tried per round while the node is alone
 	healSeeds     = 5   // addresses outside the view tried per round once joined
+	smallRing     = 16  // members alive up to which the dead are looked for more often; more do it often enough together
 	aliveSeeds    = 3   // members joined again per round once joined
 	maxIntroduce  = 256 // members asked after a start whether they show us; the others learn by gossip and push/pull
 	asksAtOnce    = 8   // of those at once

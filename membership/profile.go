@@ -24,6 +24,7 @@ type profile struct {
 	again               time.Duration // second join
 	rejoinMin           time.Duration // rejoin for ever, uniformly in [rejoinMin, rejoinMax)
 	rejoinMax           time.Duration
+	missMin, missMax    time.Duration // the same in a small ring that misses somebody
 	retryMin, retryMax  time.Duration // back-off while alone
 	announce            time.Duration // least time between two announcements of our own meta
 }
@@ -37,6 +38,7 @@ func profileNamed(name string) (profile, error) {
 		ask: 300 * time.Millisecond, verify: 2 * time.Second,
 		settle: 500 * time.Millisecond,
 		again:  2 * time.Second, rejoinMin: 30 * time.Second, rejoinMax: time.Minute,
+		missMin: 8 * time.Second, missMax: 15 * time.Second,
 		retryMin: time.Second, retryMax: 20 * time.Second,
 		announce: 100 * time.Millisecond,
 	}

@@ -12,8 +12,10 @@ import (
 
 // rejoin joins for ever: with back-off while nobody takes us in, once more soon
 // after the first success (a single join leaves some views incomplete), and
-// then every rejoinMin to rejoinMax, since two halves of a long partition have
-// forgotten each other and only a join brings them together again.
+// then every rejoinMin to rejoinMax, since two halves of a partition do not talk
+// to each other and only a join brings them together again. Where few nodes do
+// that, it can take long until one of them does: while some members are dead,
+// they do it every missMin to missMax.
 func (r *Ring) rejoin(ctx context.Context) error {
 	var (
 		backoff = r.p.retryMin
@@ -21,6 +23,9 @@ func (r *Ring) rejoin(ctx context.Context) error {
 	)
 	for ctx.Err() == nil {
 		wait := r.p.rejoinMin + rand.N(r.p.rejoinMax-r.p.rejoinMin)
+		if r.table.live.Load() <= smallRing && r.table.missing() {
+			wait = r.p.missMin + rand.N(r.p.missMax-r.p.missMin)
+		}
 		seeds := r.seeds(joins > 0)
 		if len(seeds) > 0 && !r.left.Load() {
 			res, err := r.joinAll(ctx, seeds)

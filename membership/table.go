@@ -298,6 +298,18 @@ func (t *table) sweep(now time.Time) {
 	}
 }
 
+// missing reports whether some member is dead and has not left.
+func (t *table) missing() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		if e.State == StateDead {
+			return true
+		}
+	}
+	return false
+}
+
 // get returns one member.
 func (t *table) get(name kevlard.NodeID) (Member, bool) {
 	t.mu.Lock()

@@ -40,6 +40,8 @@ type proc struct {
 func inWorld(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
+		// A bubble begins in 2000, and incarnations with the present.
+		time.Sleep(time.Until(seniorSince.Add(24 * time.Hour)))
 		w := &world{t: t, net: memtransport.NewNetwork(1)}
 		defer func() {
 			for _, p := range w.procs {
@@ -87,7 +89,7 @@ func (w *world) start(cfg Config) *proc {
 	}
 	p := &proc{w: w, done: make(chan struct{}), log: &logBuffer{}}
 	cfg.Transport = tr
-	cfg.Log = p.log.logger()
+	cfg.Log = p.log.logger().With("at", cfg.Name)
 	lan, err := profileNamed("lan")
 	if err != nil {
 		w.t.Fatal(err)

@@ -53,6 +53,9 @@ type bridge struct {
 	ring   string
 	lookup func(kevlard.NodeID) (Member, bool)
 	limit  *limiter
+
+	first   string        // memberlist's words when it has taken our incarnation; see seniority
+	refuted chan struct{} // capacity 1: it has
 }
 
 // once warns, at most once a minute per key; between, it says so at debug.
@@ -104,6 +107,13 @@ func (b *bridge) Write(p []byte) (int, error) {
 		case "ERR", "ERROR":
 			level = slog.LevelError
 		}
+	}
+	if b.first != "" && line == b.first {
+		select {
+		case b.refuted <- struct{}{}:
+		default:
+		}
+		return len(p), nil
 	}
 	from := ""
 	if m := fromPart.FindStringSubmatch(line); m != nil {

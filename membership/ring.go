@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,7 +80,10 @@ func newRing(cfg Config, p profile) (*Ring, error) {
 		taken: make(chan error, 1),
 		asks:  make(map[uint64]chan verdict),
 	}
-	r.log = &bridge{log: k.Log, ring: k.Ring, lookup: r.table.get, limit: newLimiter(time.Minute)}
+	r.log = &bridge{
+		log: k.Log, ring: k.Ring, lookup: r.table.get, limit: newLimiter(time.Minute),
+		first: fmt.Sprintf("Refuting a suspect message (from: %s)", k.Name), refuted: make(chan struct{}, 1),
+	}
 	r.rumours = &memberlist.TransmitLimitedQueue{
 		NumNodes:       func() int { return int(r.table.live.Load()) },
 		RetransmitMult: p.config().RetransmitMult,
@@ -99,18 +103,43 @@ func newRing(cfg Config, p profile) (*Ring, error) {
 	c.Name, c.Label = string(k.Name), k.Ring
 	c.BindAddr, c.BindPort = r.cfg.bind.Addr().String(), int(r.cfg.bind.Port())
 	c.AdvertiseAddr, c.AdvertisePort = r.cfg.advertise.Addr().String(), int(r.cfg.advertise.Port())
-	c.Transport, c.Logger = transport, logger
+	c.Logger = logger
 	c.LogOutput = nil
 	if r.keyring, err = memberlist.NewKeyring(k.OldSecrets, k.Secret); err != nil {
 		return nil, errors.Join(fmt.Errorf("use the cluster secret: %w", err), transport.Shutdown())
 	}
 	c.Keyring = r.keyring
+	first := newSenior(transport)
+	c.Transport = first
 	d := delegate{r}
 	c.Delegate, c.Events, c.Conflict, c.Alive, c.Ping = d, d, d, d, d
 	if r.ml, err = memberlist.Create(c); err != nil {
 		return nil, errors.Join(fmt.Errorf("start gossip on %s: %w", r.cfg.bind, err), transport.Shutdown())
 	}
+	if err := r.begin(first); err != nil {
+		return nil, errors.Join(err, r.ml.Shutdown())
+	}
 	return r, nil
+}
+
+// begin puts this life above the former ones. What memberlist was about to say with a lower
+// number is replaced.
+func (r *Ring) begin(first *senior) error {
+	packet, err := suspicion(r.cfg.Ring, r.cfg.Secret, string(r.cfg.Name), string(r.cfg.Name), seniority(time.Now()))
+	if err != nil {
+		return err
+	}
+	first.begin(packet, net.UDPAddrFromAddrPort(r.cfg.advertise))
+	limit := time.NewTimer(r.p.tcp)
+	defer limit.Stop()
+	select {
+	case <-r.log.refuted:
+		// It waits for others to be told, if any are known by now; they are told anyway.
+		_ = r.ml.UpdateNode(time.Millisecond)
+	case <-limit.C:
+		r.cfg.Log.Warn("gossip did not take this node's incarnation; if it has just been restarted, others may show it as dead for a moment")
+	}
+	return nil
 }
 
 // listen binds TCP and UDP, and settles the port where it was 0.

@@ -174,6 +174,41 @@ func (m *mesh) fetchedBytes(t *testing.T, except ...*devmesh.Node) (sum int64) {
 	return sum
 }
 
+// TestFlappingHostMovesNothing kills a host every six seconds and starts it again after
+// three, twenty times: no other host loads or drops anything meanwhile.
+func TestFlappingHostMovesNothing(t *testing.T) {
+	needLong(t, "3 min")
+	m := start(t, devmesh.Options{Nodes: 8, Auto: true, Gateways: 1})
+	m.whole(t, 2)
+	eventually(t, streamWithin, func() error { return m.atRest(t) })
+	flapper := m.victims(t, 1)[0]
+	at := time.Now()
+	for range 20 {
+		m.chaos(t, "kill", flapper.Name())
+		<-flapper.Ended()
+		time.Sleep(3 * time.Second) // the host's, not the test's
+		if err := flapper.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+	}
+	for _, n := range m.Hosts() {
+		if n == flapper {
+			continue
+		}
+		events, err := n.Events(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range events {
+			if e.Type == "reform" && e.At.After(at) {
+				t.Errorf("%.1f s after the first kill %s: %s %s", e.At.Sub(at).Seconds(), n.Name(), e.Cause, e.Detail)
+			}
+		}
+	}
+	m.whole(t, 2)
+}
+
 // TestLastHolderIsBack kills the only holder of layers that nobody else has room for: a
 // request gets a 503 that names them, and they are served when it is back.
 func TestLastHolderIsBack(t *testing.T) {

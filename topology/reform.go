@@ -322,7 +322,7 @@ func (r *Reformer) due(v View, self *Node, a Adoption) kevlard.Instant {
 	case a.Reason == Drained:
 		return w.since.Add(r.settle.Drain)
 	case a.Reason == Resplit && !served:
-		return rested(r.settle.Death)
+		return max(fallen, rested(r.settle.Death))
 	case a.Reason == Join:
 		return rested(r.settle.Join)
 	case a.Reason == Rebalance && len(self.Stages) == 0:

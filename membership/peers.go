@@ -130,14 +130,14 @@ func savePeers(dir string, peers map[kevlard.NodeID]remembered) (err error) {
 }
 
 // note updates the remembered peers from the view and reports whether the file
-// lacks a change of name, peer or address.
-func (r *Ring) note(now time.Time) (map[kevlard.NodeID]remembered, bool) {
-	view := r.table.members()
+// lacks a change of name, peer or address. It is done all the time, and costs next to
+// nothing in a ring of a thousand.
+func (r *Ring) note(now time.Time) (changed bool) {
 	r.peersMu.Lock()
 	defer r.peersMu.Unlock()
-	changed := r.unsaved
+	changed = r.unsaved
 	r.unsaved = false
-	for _, m := range view {
+	r.table.each(func(m *Member) {
 		old, known := r.peers[m.Name]
 		switch {
 		case m.Name == r.cfg.Name:
@@ -148,7 +148,7 @@ func (r *Ring) note(now time.Time) (map[kevlard.NodeID]remembered, bool) {
 			delete(r.peers, m.Name)
 			changed = true
 		}
-	}
+	})
 	if over := len(r.peers) - maxRemembered; over > 0 {
 		old := slices.SortedFunc(maps.Values(r.peers), func(a, b remembered) int { return a.Seen.Compare(b.Seen) })
 		for _, p := range old[:over] {
@@ -156,7 +156,14 @@ func (r *Ring) note(now time.Time) (map[kevlard.NodeID]remembered, bool) {
 		}
 		changed = true
 	}
-	return maps.Clone(r.peers), changed
+	return changed
+}
+
+// noted copies the remembered peers.
+func (r *Ring) noted() map[kevlard.NodeID]remembered {
+	r.peersMu.Lock()
+	defer r.peersMu.Unlock()
+	return maps.Clone(r.peers)
 }
 
 // Absent returns how many nodes were alive in the last 24 hours, before our own start,
@@ -204,11 +211,11 @@ func (r *Ring) remember(ctx context.Context) error {
 		}
 		now := time.Now()
 		r.table.sweep(now)
-		peers, changed := r.note(now)
+		changed := r.note(now)
 		if r.cfg.DataDir == "" || !changed && !done && now.Sub(saved) < saveEvery {
 			continue
 		}
-		if err := savePeers(r.cfg.DataDir, peers); err != nil {
+		if err := savePeers(r.cfg.DataDir, r.noted()); err != nil {
 			r.log.once("peers", "the ring's addresses can't be remembered: after a restart of all nodes only the join addresses help", "err", err)
 			r.peersMu.Lock()
 			r.unsaved = true

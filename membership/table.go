@@ -51,15 +51,8 @@ func newTable(self kevlard.NodeID, m Meta) *table {
 	}
 }
 
-// signal tells the reader of changed, and recounts. The mutex is held.
+// signal tells the reader of changed. The mutex is held.
 func (t *table) signal() {
-	n := int32(0)
-	for _, e := range t.entries {
-		if e.State == StateAlive {
-			n++
-		}
-	}
-	t.live.Store(n)
 	select {
 	case t.changed <- struct{}{}:
 	default:
@@ -121,6 +114,7 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 	}
 	if e.State != StateAlive {
 		e.State, e.Since = StateAlive, now
+		t.live.Add(1)
 	}
 	e.Addr, e.Meta = addr, m
 	// Seen alive again, a boot that was forced out counts as present.
@@ -140,6 +134,7 @@ func (t *table) lost(name kevlard.NodeID, now time.Time) {
 		return
 	}
 	e.State, e.Since, e.RTT = StateDead, now, 0
+	t.live.Add(-1)
 	if _, ok := t.goners[bootOf{name, e.Meta.Boot}]; ok || e.Meta.Leaving {
 		e.State = StateLeft
 	}
@@ -318,6 +313,16 @@ func (t *table) get(name kevlard.NodeID) (Member, bool) {
 		return e.Member, true
 	}
 	return Member{}, false
+}
+
+// each calls f for each member, in any order, with the mutex held: f calls nothing of the
+// table and keeps nothing.
+func (t *table) each(f func(*Member)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		f(&e.Member)
+	}
 }
 
 // members returns a copy of the view, sorted by name.

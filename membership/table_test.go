@@ -87,7 +87,7 @@ func TestGoodbyeDecidesLeftOrDead(t *testing.T) {
 
 // Whatever memberlist and the peers say in whatever order: a live or dead name
 // never changes its peer, a replaced boot never comes back, a claim is answered
-// as the view says.
+// as the view says, and the alive are counted right.
 func TestNamesStayWithTheirPeers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		tab := newTable("self", Meta{Peer: "p", Boot: "b"})
@@ -134,6 +134,15 @@ func TestNamesStayWithTheirPeers(t *testing.T) {
 			}
 			if known && !still && before.State == StateAlive {
 				t.Fatalf("%s vanished while alive", name)
+			}
+			alive := 0
+			for _, m := range tab.members() {
+				if m.State == StateAlive {
+					alive++
+				}
+			}
+			if got := int(tab.live.Load()); got != alive {
+				t.Fatalf("%d are counted as alive, %d are", got, alive)
 			}
 			v := tab.shows(claim{Name: name, Peer: peer, Boot: boot, Addr: "addr"})
 			if (v.Shows == showsOther) != (still && after.State != StateLeft && after.Meta.Peer != peer) {

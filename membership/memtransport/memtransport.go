@@ -25,13 +25,15 @@ const inboxSize = 1024
 // Network connects transports. Its methods may be called at any time from any
 // goroutine.
 type Network struct {
-	mu     sync.Mutex
+	mu     sync.RWMutex
 	hosts  map[string]*Transport
 	cut    map[[2]string]bool // from, to: nothing passes
 	groups map[string]int     // partition; hosts not named are in group 0
 	loss   float64
 	udpOff map[string]bool
-	rng    *rand.Rand
+
+	dice sync.Mutex
+	rng  *rand.Rand
 
 	packets, packetBytes, streams, streamBytes atomic.Uint64
 }
@@ -71,7 +73,7 @@ func (n *Network) Listen(addr string) (*Transport, error) {
 		return nil, fmt.Errorf("memtransport address %s: already in use", addr)
 	}
 	t := &Transport{
-		net: n, addr: a,
+		net: n, addr: a, name: a.String(),
 		packets: make(chan *memberlist.Packet, inboxSize),
 		streams: make(chan net.Conn),
 		closed:  make(chan struct{}),
@@ -85,15 +87,24 @@ func (n *Network) Listen(addr string) (*Transport, error) {
 func (n *Network) Blackhole(addr string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cut[[2]string{addr, ""}] = on
-	n.cut[[2]string{"", addr}] = on
+	n.setCut(addr, "", on)
+	n.setCut("", addr, on)
+}
+
+// setCut is called with mu held.
+func (n *Network) setCut(from, to string, on bool) {
+	if on {
+		n.cut[[2]string{from, to}] = true
+	} else {
+		delete(n.cut, [2]string{from, to})
+	}
 }
 
 // Cut drops (or passes again) everything from one address to another, one way.
 func (n *Network) Cut(from, to string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cut[[2]string{from, to}] = on
+	n.setCut(from, to, on)
 }
 
 // BlockPackets drops packets from and to addr while streams pass, as a firewall
@@ -101,7 +112,11 @@ func (n *Network) Cut(from, to string, on bool) {
 func (n *Network) BlockPackets(addr string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.udpOff[addr] = on
+	if on {
+		n.udpOff[addr] = true
+	} else {
+		delete(n.udpOff, addr)
+	}
 }
 
 // Partition lets only addresses of the same group reach one another; addresses
@@ -127,27 +142,40 @@ func (n *Network) Loss(p float64) {
 // route returns the transport at to. It is nil if nobody listens there, and ok
 // is false if the network swallows what is sent.
 func (n *Network) route(from, to string, packet bool) (t *Transport, ok bool) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.cut[[2]string{from, ""}] || n.cut[[2]string{"", to}] || n.cut[[2]string{from, to}] {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	if len(n.cut) > 0 {
+		if n.cut[[2]string{from, ""}] || n.cut[[2]string{"", to}] || n.cut[[2]string{from, to}] {
+			return nil, false
+		}
+		if !packet && n.cut[[2]string{to, from}] {
+			return nil, false // a handshake needs both ways
+		}
+	}
+	if len(n.groups) > 0 && n.groups[from] != n.groups[to] {
 		return nil, false
 	}
-	if !packet && n.cut[[2]string{to, from}] {
-		return nil, false // a handshake needs both ways
-	}
-	if n.groups[from] != n.groups[to] {
-		return nil, false
-	}
-	if packet && (n.udpOff[from] || n.udpOff[to] || n.loss > 0 && n.rng.Float64() < n.loss) {
+	if packet && (len(n.udpOff) > 0 && (n.udpOff[from] || n.udpOff[to]) || n.lost()) {
 		return nil, false
 	}
 	return n.hosts[to], true
+}
+
+// lost says whether this packet is. It is called with mu held.
+func (n *Network) lost() bool {
+	if n.loss == 0 {
+		return false
+	}
+	n.dice.Lock()
+	defer n.dice.Unlock()
+	return n.rng.Float64() < n.loss
 }
 
 // Transport is one host's attachment, a memberlist.NodeAwareTransport.
 type Transport struct {
 	net     *Network
 	addr    netip.AddrPort
+	name    string // addr's
 	packets chan *memberlist.Packet
 	streams chan net.Conn
 	once    sync.Once
@@ -176,11 +204,11 @@ func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 	}
 	t.net.packets.Add(1)
 	t.net.packetBytes.Add(uint64(len(b)))
-	to, ok := t.net.route(t.addr.String(), addr, true)
+	to, ok := t.net.route(t.name, addr, true)
 	if !ok || to == nil || to.isClosed() {
 		return now, nil
 	}
-	p := &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(t.addr), Timestamp: now}
+	p := &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(t.addr), Timestamp: now} // b may be used again
 	select {
 	case to.packets <- p:
 	default:
@@ -199,7 +227,7 @@ func (t *Transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 // DialTimeout implements memberlist.Transport. It is refused at once where
 // nobody listens and times out where the network swallows.
 func (t *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, error) {
-	to, ok := t.net.route(t.addr.String(), addr, false)
+	to, ok := t.net.route(t.name, addr, false)
 	failed := func(err error) error {
 		dst := net.Addr(nil)
 		if a, perr := netip.ParseAddrPort(addr); perr == nil {
@@ -249,8 +277,8 @@ func (t *Transport) Shutdown() error {
 		close(t.closed)
 		t.net.mu.Lock()
 		defer t.net.mu.Unlock()
-		if t.net.hosts[t.addr.String()] == t {
-			delete(t.net.hosts, t.addr.String())
+		if t.net.hosts[t.name] == t {
+			delete(t.net.hosts, t.name)
 		}
 	})
 	return nil

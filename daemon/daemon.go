@@ -54,6 +54,8 @@ type Daemon struct {
 	outages   outages
 	secrets   *secrets
 
+	suspects chan mesh.Peer // bounded: peers whose connections broke
+
 	inbox  chan node.Event     // bounded: see limits.go
 	frames *semaphore.Weighted // bytes of the frames in the inbox
 	ended  chan struct{}       // closed when the loop has ended
@@ -93,7 +95,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	d := &Daemon{
 		cfg: cfg, boot: kevlard.BootID(ulid.Make().String()), start: time.Now(), log: log, codec: protocol.NewCodec(),
 		events: newEventLog(), board: newBoard(), streams: newStreams(), frames: semaphore.NewWeighted(maxFrameBytes),
-		inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
+		suspects: make(chan mesh.Peer, maxSuspects), inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
 		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newBulkRoot(),
 	}
 	d.metrics = newMetrics(d)
@@ -200,6 +202,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	err := lifecycle.Run(ctx,
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
 		lifecycle.Part{Name: "ring", Run: d.ring.Run, Grace: ringGrace},
+		lifecycle.Part{Name: "inquests", Run: d.inquire, Grace: inquestsGrace},
 		lifecycle.Part{Name: "log", Run: d.logEvents, Grace: logGrace},
 		lifecycle.Part{Name: "copies", Run: d.copies.run, Grace: copiesGrace},
 		lifecycle.Part{Name: "engines", Run: d.engines.run, Grace: enginesGrace},

@@ -15,6 +15,8 @@ import "time"
 //	maxModels, maxStages, maxText  parts of a record       not accepted
 //	maxAsks        nodes asked for their sessions at once  the others wait for their turn
 //	maxFinds       nodes asked at once who owns a session  the others wait for their turn
+//	maxSuspects, maxInquests  peers whose connections broke, and those looked after at once  left to the ring's probes
+//	maxTestimonies nodes asked for one of them             the others are not asked
 //	maxAssigned    stages configured here                  Validate refuses; the machine holds as many at once
 //	maxArrivingBytes  KV that waits for its place          the piece is refused, the sender sends it again
 //	maxLeavingBytes   KV that waits to be sent             the machine gives the standby up
@@ -31,6 +33,10 @@ const (
 	maxAsks      = 16
 	maxFinds     = 64
 	maxAssigned  = 64
+
+	maxSuspects    = 256
+	maxInquests    = 32
+	maxTestimonies = 3
 
 	maxBlockTokens = 1024
 
@@ -109,7 +115,9 @@ const (
 	copiesGrace  = 3 * time.Second // the mover takes a second for what it has
 	enginesGrace = 6 * time.Second
 	recordsGrace = 3 * time.Second
-	logGrace     = time.Second
-	loopGrace    = 2 * time.Second
-	leaveGrace   = time.Second
+	// inquestsGrace is the longest look.
+	inquestsGrace = 3 * time.Second
+	logGrace      = time.Second
+	loopGrace     = 2 * time.Second
+	leaveGrace    = time.Second
 )

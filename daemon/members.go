@@ -40,6 +40,14 @@ func (o *outages) up(n kevlard.NodeID) {
 	delete(o.since, n)
 }
 
+// has reports whether a peer that had been connected is not.
+func (o *outages) has(n kevlard.NodeID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, down := o.since[n]
+	return down
+}
+
 // read copies the table and drops the nodes that known does not name.
 func (o *outages) read(known map[kevlard.NodeID]bool) map[kevlard.NodeID]time.Time {
 	o.mu.Lock()

@@ -20,6 +20,7 @@ const (
 	methodSessions = "sessions" // report.Sessions of the node, in JSON
 	methodDrain    = "drain"    // a drainCall in JSON; answers nothing
 	methodKeys     = "keys"     // a keysCall in JSON; answers a keysAnswer
+	methodLink     = "link"     // a linkCall in JSON; answers a linkAnswer
 )
 
 type drainCall struct {
@@ -55,6 +56,9 @@ func (d *Daemon) handler() mesh.Handler {
 		},
 		Down: func(p mesh.Peer, err error) {
 			d.outages.down(p.Node)
+			if !errors.Is(err, mesh.ErrRemoved) && !errors.Is(err, mesh.ErrMoved) {
+				d.suspect(p)
+			}
 			d.post(node.PeerDown{Node: p.Node, Cause: cause(err)})
 		},
 		Refused: func(name, addr, reason string) {
@@ -105,6 +109,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 		return nil, d.drainSelf(ctx, c.Undo)
 	case methodKeys:
 		return d.answerKeys(body)
+	case methodLink:
+		return d.answerLink(body)
 	}
 	return nil, fmt.Errorf("node %s does not know the method %.40q; it runs version %s", d.cfg.Name, method, d.cfg.Version)
 }

@@ -37,9 +37,7 @@ func (d delegate) NotifyUpdate(n *memberlist.Node) {
 // NotifyLeave implements memberlist.EventDelegate.
 func (d delegate) NotifyLeave(n *memberlist.Node) {
 	d.r.table.lost(kevlard.NodeID(n.Name), time.Now())
-	if d.r.table.live.Load() <= 1 {
-		d.r.soon() // alone: say so, and try to get back
-	}
+	d.r.lonely()
 }
 
 // NotifyConflict implements memberlist.ConflictDelegate: the same peer speaks
@@ -97,12 +95,15 @@ func (d delegate) MergeRemoteState(b []byte, _ bool) {
 // badMessage is a message that could not be read.
 type badMessage struct{ err error }
 
-// AckPayload implements memberlist.PingDelegate.
-func (d delegate) AckPayload() []byte { return nil }
+// AckPayload implements memberlist.PingDelegate: who answers pings says which life it is.
+func (d delegate) AckPayload() []byte { return []byte(d.r.cfg.Meta.Boot) }
 
 // NotifyPingComplete implements memberlist.PingDelegate.
-func (d delegate) NotifyPingComplete(n *memberlist.Node, rtt time.Duration, _ []byte) {
+func (d delegate) NotifyPingComplete(n *memberlist.Node, rtt time.Duration, payload []byte) {
 	d.r.table.rtt(kevlard.NodeID(n.Name), rtt)
+	if len(payload) <= maxBoot {
+		d.r.table.heard(kevlard.NodeID(n.Name), kevlard.BootID(payload), time.Now())
+	}
 }
 
 // rumour is one gone message on its way.

@@ -10,7 +10,8 @@
 // with another boot is another process, to be treated as leave and join. A
 // restart is seen as a new boot even if nobody noticed the crash. memberlist
 // does not publish suspicion: a suspect member is reported alive until it is
-// declared dead, so the faster evidence of the data path has to come from there.
+// declared dead, so the faster evidence of the data path has to come from there: an
+// Inquest decides from it whether a boot is gone, and Bury shows that at once.
 //
 // # Names
 //

@@ -207,6 +207,7 @@ func (r *Ring) ask(ctx context.Context, addr string, stream bool) (verdict, bool
 
 // reply answers a claim the way it came.
 func (r *Ring) reply(c claim) {
+	r.table.heard(c.Name, c.Boot, time.Now())
 	if err := r.send(c.Addr, encode(kindVerdict, r.table.shows(c)), c.Stream); err != nil {
 		r.cfg.Log.Debug("answering a claim failed", "addr", c.Addr, "node", c.Name, "err", err)
 	}

@@ -30,6 +30,7 @@ type table struct {
 type entry struct {
 	Member
 	retired []kevlard.BootID // earlier boots of this peer under this name, oldest first
+	buried  bool             // dead by an inquest, and memberlist has not said so yet
 }
 
 type bootOf struct {
@@ -99,8 +100,13 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 		t.entries[name] = e
 	}
 	if e.State == StateDead && e.Meta.Boot == m.Boot && e.Meta.Peer == m.Peer {
+		if e.buried { // an old rumour of it; that it lives would show in a ping
+			e.Addr, e.Meta = addr, m
+			return
+		}
 		t.revived.Add(1)
 	}
+	e.buried = false
 	if old := e.Meta; old.Boot != m.Boot || old.Peer != m.Peer {
 		if old.Peer == m.Peer && old.Boot != "" {
 			if len(e.retired) == maxRetired {
@@ -130,14 +136,52 @@ func (t *table) lost(name kevlard.NodeID, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[name]
-	if e == nil || e.State != StateAlive {
+	if e == nil {
 		return
 	}
+	e.buried = false
+	if e.State == StateAlive {
+		t.end(e, now)
+	}
+}
+
+// end makes a member dead, or left. The mutex is held.
+func (t *table) end(e *entry, now time.Time) {
 	e.State, e.Since, e.RTT = StateDead, now, 0
 	t.live.Add(-1)
-	if _, ok := t.goners[bootOf{name, e.Meta.Boot}]; ok || e.Meta.Leaving {
+	if _, ok := t.goners[bootOf{e.Name, e.Meta.Boot}]; ok || e.Meta.Leaving {
 		e.State = StateLeft
 	}
+	t.signal()
+}
+
+// bury makes a boot dead that an inquest found gone, before memberlist does. It reports
+// false where the view has moved on.
+func (t *table) bury(name kevlard.NodeID, boot kevlard.BootID, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[name]
+	if e == nil || name == t.self || e.State != StateAlive || e.Meta.Boot != boot {
+		return false
+	}
+	e.buried = true
+	t.end(e, now)
+	return true
+}
+
+// heard takes a sign of life of a boot ("" from builds that do not name it): the inquest
+// that buried it was wrong.
+func (t *table) heard(name kevlard.NodeID, boot kevlard.BootID, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[name]
+	if e == nil || !e.buried || e.State != StateDead || boot != "" && boot != e.Meta.Boot {
+		return
+	}
+	e.buried = false
+	e.State, e.Since = StateAlive, now
+	t.live.Add(1)
+	t.revived.Add(1)
 	t.signal()
 }
 

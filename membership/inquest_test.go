@@ -1,0 +1,159 @@
+package membership
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+func TestInquest(t *testing.T) {
+	const patience = 500 * time.Millisecond
+	lost, knows, nothing := Testimony{Lost: true}, Testimony{Connected: true}, Testimony{}
+	r, s, a := SignRefused, SignSilent, SignAlive
+	for _, c := range []struct {
+		name   string
+		signs  []Sign // one every fifth of the patience
+		want   Step
+		others int
+		said   []Testimony
+		then   Step
+	}{
+		{"killed", []Sign{r, r, r, r, r, r}, Ask, 6, []Testimony{lost, lost, lost}, Bury},
+		{"killed, one answers", []Sign{r, r, r, r, r, r}, Ask, 6, []Testimony{lost}, Bury},
+		{"killed, others were never connected", []Sign{r, r, r, r, r, r}, Ask, 6, []Testimony{nothing, nothing}, Bury},
+		{"killed, in a ring of two", []Sign{r, r, r, r, r, r}, Ask, 0, nil, Bury},
+		{"refused to this node only", []Sign{r, r, r, r, r, r}, Ask, 6, []Testimony{lost, knows, lost}, Dismiss},
+		{"refused, and nobody answers", []Sign{r, r, r, r, r, r}, Ask, 6, nil, Look},
+		{"restarted at once", []Sign{r, r, a}, Dismiss, 6, nil, Look},
+		{"stalled: the kernel takes connections", []Sign{a}, Dismiss, 6, nil, Look},
+		{"vanished", []Sign{s, s, s, s, s, s}, Dismiss, 6, []Testimony{lost, lost, lost}, Look},
+		{"refused on the way out", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost, lost, lost}, Bury},
+		{"refused and silent, one agrees", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost}, Look},
+		{"refused and silent, one was never connected", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost, lost, nothing}, Look},
+		{"refused and silent, in a ring of two", []Sign{r, r, s, s, s, s}, Ask, 0, nil, Look},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			now := time.Time{}.Add(time.Hour)
+			q := NewInquest(now, patience)
+			for i, sign := range c.signs {
+				got := q.Look(now, sign)
+				if last := i == len(c.signs)-1; last && got != c.want || !last && got != Look {
+					t.Fatalf("look %d: step %d, want %d at the end", i, got, c.want)
+				}
+				now = now.Add(patience / 5)
+			}
+			if c.want != Ask {
+				return
+			}
+			if got := q.Hear(c.others, c.said); got != c.then {
+				t.Errorf("step %d after what others say, want %d", got, c.then)
+			}
+		})
+	}
+}
+
+// Whatever is seen in whatever order: who took a connection, answered a ping or is
+// connected to somebody is never gone, nor is who was only silent, nor anybody before the
+// patience is over.
+func TestInquestNeverBuriesTheLiving(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Time{}.Add(time.Hour)
+		began, patience := now, time.Duration(rapid.IntRange(1, 3000).Draw(t, "patience"))*time.Millisecond
+		q := NewInquest(now, patience)
+		refused := false
+		for {
+			now = now.Add(time.Duration(rapid.IntRange(0, 900).Draw(t, "ms")) * time.Millisecond)
+			sign := Sign(rapid.IntRange(int(SignSilent), int(SignAlive)).Draw(t, "sign"))
+			refused = refused || sign == SignRefused
+			switch step := q.Look(now, sign); {
+			case sign == SignAlive && step != Dismiss:
+				t.Fatalf("it is alive, and step %d follows", step)
+			case step == Dismiss:
+				return
+			case step == Look:
+				continue
+			}
+			break
+		}
+		if now.Sub(began) < patience || !refused {
+			t.Fatalf("asked after %v of %v, refused %v", now.Sub(began), patience, refused)
+		}
+		others := rapid.IntRange(0, 5).Draw(t, "others")
+		var said []Testimony
+		connected := false
+		for range rapid.IntRange(0, min(others, 3)).Draw(t, "said") {
+			x := Testimony{Connected: rapid.Bool().Draw(t, "connected"), Lost: rapid.Bool().Draw(t, "lost")}
+			connected = connected || x.Connected
+			said = append(said, x)
+		}
+		if q.Hear(others, said) == Bury && (connected || others > 0 && len(said) == 0) {
+			t.Fatalf("buried, with %d others who said %+v", others, said)
+		}
+	})
+}
+
+// A boot that was buried is dead until it shows life, which old rumours do not; memberlist
+// may follow before or after.
+func TestBury(t *testing.T) {
+	now := time.Now()
+	one, two := Meta{Peer: "q", Boot: "b1"}, Meta{Peer: "q", Boot: "b2"}
+	newer := one
+	newer.Record = 7
+	for _, c := range []struct {
+		name    string
+		do      func(*table)
+		want    State
+		revived uint64
+	}{
+		{"buried", func(*table) {}, StateDead, 0},
+		{"then memberlist says so", func(tab *table) { tab.lost("n", now) }, StateDead, 0},
+		{"then an old rumour comes", func(tab *table) { tab.alive("n", "a", newer, now) }, StateDead, 0},
+		{"then it answers a ping", func(tab *table) { tab.heard("n", "b1", now) }, StateAlive, 1},
+		{"then one that does not say its life does", func(tab *table) { tab.heard("n", "", now) }, StateAlive, 1},
+		{"then its next life does", func(tab *table) { tab.heard("n", "b2", now) }, StateDead, 0},
+		{"then it is back", func(tab *table) { tab.alive("n", "a", two, now) }, StateAlive, 0},
+		{"memberlist says so and takes it back", func(tab *table) { tab.lost("n", now); tab.alive("n", "a", one, now) }, StateAlive, 1},
+		{"it left", func(tab *table) { tab.farewell(gone{Name: "n", Boot: "b1"}, now) }, StateLeft, 0},
+		{"a ping of the really dead", func(tab *table) { tab.lost("n", now); tab.heard("n", "b1", now) }, StateDead, 0},
+	} {
+		tab := newTable("self", Meta{Peer: "p", Boot: "b"})
+		tab.alive("n", "a", one, now)
+		if tab.bury("n", "b0", now) || tab.bury("self", "b", now) || tab.bury("x", "b1", now) {
+			t.Error("buried another life, itself or nobody")
+		}
+		if !tab.bury("n", "b1", now) || tab.bury("n", "b1", now) {
+			t.Error("not buried, or twice")
+		}
+		c.do(tab)
+		if got, _ := tab.get("n"); got.State != c.want || tab.revived.Load() != c.revived {
+			t.Errorf("%s: %s, %d revived, want %s, %d", c.name, got.State, tab.revived.Load(), c.want, c.revived)
+		}
+	}
+}
+
+// A member that was buried although it lives is alive again soon, because it answers pings
+// and asks, and nobody else ever took it for dead.
+func TestBuriedAlive(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		procs := w.ring(8)
+		if !procs[2].Bury("node-06", procs[5].cfg.Meta.Boot) {
+			t.Fatal("not buried")
+		}
+		if m, _ := procs[2].Member("node-06"); m.State != StateDead {
+			t.Fatalf("it is %s", m.State)
+		}
+		t.Logf("alive again after %v", w.agree(10*time.Second, procs...))
+		for i, p := range procs {
+			if want := uint64(0); p.FalseDeaths() != want && i != 2 {
+				t.Errorf("%s counts %d false deaths", p.cfg.Name, p.FalseDeaths())
+			}
+		}
+		if procs[2].FalseDeaths() != 1 {
+			t.Errorf("%d false deaths are counted, want 1", procs[2].FalseDeaths())
+		}
+		if ok, err := procs[0].Ping(procs[0].Members()[3]); !ok || err != nil {
+			t.Errorf("a ping of a live member: %v, %v", ok, err)
+		}
+	})
+}

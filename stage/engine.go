@@ -61,7 +61,7 @@ func (m *Machine) EngineExited(now kevlard.Instant, engine uint64, poisonous boo
 	}
 	if m.released {
 		m.state, m.readyAt, m.cells = topology.Cold, 0, newExtents(0)
-		return append(out, Changed{}, Note{Type: "stage-released", Cause: reason, Detail: fmt.Sprintf("stage %v", m.cfg.Key.Layers)})
+		return append(out, Changed{}, Note{Type: "stage-released", Cause: "release", Detail: fmt.Sprintf("stage %v", m.cfg.Key.Layers)})
 	}
 	if m.state == topology.Loading {
 		m.unloaded++

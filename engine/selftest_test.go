@@ -28,6 +28,46 @@ func TestClass(t *testing.T) {
 	}
 }
 
+// TestNumericsAreRemembered: a stage believes what the same program measured with as many
+// threads, and nothing else.
+func TestNumericsAreRemembered(t *testing.T) {
+	spec := specOf(t, modelPath(t, "fairy-7m-q8_0.gguf"), kevlard.Layers{Lo: 0, Hi: 1}, 16, 4)
+	open := func(n Numerics) Info {
+		t.Helper()
+		spec.Numerics = n
+		s, err := Open(spec, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		return s.Info()
+	}
+	first := open(Numerics{})
+	if n := first.Numerics; n.Class != first.Class || n.Invariant != first.Invariant || n.Threads != spec.Threads || n.Program.Size == 0 {
+		t.Fatalf("it measured %+v", n)
+	}
+	told := first.Numerics
+	told.Class = "as it was told"
+	if got := open(told); got.Class != told.Class || got.Numerics != told {
+		t.Errorf("measured again: %+v", got.Numerics)
+	}
+	spec.Numerics = told // to the next life of an engine of this program
+	if got := startEngine(t, spec).Info(); got.Class != told.Class || got.Numerics != told {
+		t.Errorf("the process measured again: %+v", got.Numerics)
+	}
+	for name, change := range map[string]func(*Numerics){
+		"another program":   func(n *Numerics) { n.Program.ModTime++ },
+		"other threads":     func(n *Numerics) { n.Threads++ },
+		"no known programs": func(n *Numerics) { *n = Numerics{Threads: spec.Threads, Class: told.Class} },
+	} {
+		n := told
+		change(&n)
+		if got := open(n); got.Class != first.Class || got.Numerics != first.Numerics {
+			t.Errorf("%s: %+v is believed", name, n)
+		}
+	}
+}
+
 func BenchmarkSelfTest(b *testing.B) {
 	for b.Loop() {
 		if _, _, err := selfTest(1); err != nil {

@@ -38,6 +38,32 @@ type Spec struct {
 	Threads int            `cbor:"3,keyasint"` // compute threads; more than free cores is ruinous (ggml spins at barriers)
 	Cells   int            `cbor:"4,keyasint"` // KV pool: positions per layer
 	MaxRows int            `cbor:"5,keyasint"` // most rows in one batch; sizes the compute buffers and the shared areas
+	// Numerics is what an earlier stage on the same device measured, or zero. It saves
+	// the self-test, half of what it costs to start for a small model, if the same program
+	// measured it with as many threads.
+	Numerics Numerics `cbor:"8,keyasint"`
+}
+
+// Numerics is what the self-test of a program found.
+type Numerics struct {
+	Program   model.Stamp `cbor:"1,keyasint"` // the state of the program's file; zero: not known
+	Threads   int         `cbor:"2,keyasint"`
+	Class     string      `cbor:"3,keyasint"` // as in Info
+	Invariant bool        `cbor:"4,keyasint"` // as in Info
+}
+
+// program is the state of the file that this process runs, also if it was replaced since.
+func program() model.Stamp {
+	s, err := model.StampOf("/proc/self/exe")
+	if err != nil { // no Linux: nothing is ever known
+		return model.Stamp{}
+	}
+	return s
+}
+
+// holds reports whether n was measured by this program with so many threads.
+func (n Numerics) holds(threads int) bool {
+	return n.Class != "" && n.Threads == threads && n.Program != model.Stamp{} && n.Program == program()
 }
 
 // Validate reports every field that is out of its range.
@@ -108,6 +134,7 @@ type Info struct {
 	Class       string         `cbor:"11,keyasint"` // numerics class, 32 hex digits: equal classes compute equal bits
 	Invariant   bool           `cbor:"12,keyasint"` // bits do not depend on batch company, chunking or cells
 	Device      string         `cbor:"13,keyasint"` // "cpu"
+	Numerics    Numerics       `cbor:"14,keyasint"` // for the Spec of the next stage
 }
 
 // First reports whether the stage takes tokens, not rows.

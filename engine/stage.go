@@ -54,7 +54,8 @@ type Stage struct {
 }
 
 // Open loads the layers of spec into memory. progress, when not nil, is told the
-// bytes loaded so far and in all. The numerics class is measured on the way.
+// bytes loaded so far and in all. The numerics class is measured on the way, unless
+// spec.Numerics tells it.
 func Open(spec Spec, progress func(done, total int64)) (*Stage, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -64,15 +65,18 @@ func Open(spec Spec, progress func(done, total int64)) (*Stage, error) {
 		return nil, err
 	}
 	defer file.Close()
-	class, invariant, err := selfTest(spec.Threads)
-	if err != nil {
-		return nil, fmt.Errorf("engine self-test: %w", err)
+	n := spec.Numerics
+	if !n.holds(spec.Threads) {
+		n = Numerics{Program: program(), Threads: spec.Threads}
+		if n.Class, n.Invariant, err = selfTest(spec.Threads); err != nil {
+			return nil, fmt.Errorf("engine self-test: %w", err)
+		}
 	}
 	s, err := open(w, spec, progress)
 	if err != nil {
 		return nil, fmt.Errorf("open layers %v of %s: %w", spec.Layers, spec.Path, err)
 	}
-	s.info.Class, s.info.Invariant = class, invariant
+	s.info.Class, s.info.Invariant, s.info.Numerics = n.Class, n.Invariant, n
 	return s, nil
 }
 

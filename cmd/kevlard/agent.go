@@ -245,7 +245,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log}
+	launch := launcher{exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log, numerics: newNumerics()}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon"
@@ -22,6 +23,28 @@ type launcher struct {
 	devices []string                                             // as configured; "": the engine's choice
 	rows    int                                                  // most rows of a batch
 	log     *slog.Logger
+
+	numerics *numerics
+}
+
+// numerics remembers what the engines of each device measured last.
+type numerics struct {
+	mu sync.Mutex
+	of map[int]engine.Numerics // by index of the device
+}
+
+func newNumerics() *numerics { return &numerics{of: map[int]engine.Numerics{}} }
+
+func (n *numerics) get(device int) engine.Numerics {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.of[device]
+}
+
+func (n *numerics) put(device int, m engine.Numerics) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.of[device] = m
 }
 
 // Launch implements daemon.Launcher.
@@ -38,7 +61,9 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 	if spec.Progress != nil {
 		opt.Progress = func(done, total int64) { spec.Progress(int(done * 1000 / max(total, 1))) }
 	}
-	p, err := engine.Start(ctx, l.exe, []string{"engine"}, engine.NewSpec(m, spec.Stage.Layers, spec.Threads, spec.Cells, l.rows), opt)
+	s := engine.NewSpec(m, spec.Stage.Layers, spec.Threads, spec.Cells, l.rows)
+	s.Numerics = l.numerics.get(spec.Device)
+	p, err := engine.Start(ctx, l.exe, []string{"engine"}, s, opt)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +72,7 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 		<-p.Done()
 		return nil, wrongDevice(want, got)
 	}
+	l.numerics.put(spec.Device, p.Info().Numerics)
 	return process{Process: p, width: m.Dim * rowValueBytes}, nil
 }
 

@@ -126,6 +126,16 @@ func (s *single) holds(t *testing.T, lo, hi int, edit func([]byte) []byte) {
 	s.set("models", "assign", []map[string]any{{"model": path, "lo": lo, "hi": hi}})
 }
 
+// isGiven makes it a host that has the bundled model and takes the stages that the plan
+// gives it.
+func (s *single) isGiven(t *testing.T) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(s.dir, "models", "m.gguf"), fairy.GGUF(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.set("node", "role", "host")
+}
+
 // config writes the configuration file and returns its path.
 func (s *single) config(t *testing.T) string {
 	t.Helper()

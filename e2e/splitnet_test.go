@@ -17,43 +17,74 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/daemon/report"
 )
 
-// splitNet is hosts on one switch, whose links a test cuts. Clients stand at the switch:
-// they reach every host at all times.
+// splitNet is hosts on one switch, or on one in each zone, whose links a test cuts.
+// Clients stand at the first switch: they reach every host at all times.
 type splitNet struct {
 	hosts []host // host i has 10.78.0.i
 	nodes []*single
+	zones []string     // of the hosts; "" without zones
 	http  *http.Client // dials from the switch
 	key   string       // good at every node
+}
+
+// splitLayout is what a splitNet is made of.
+type splitLayout struct {
+	hosts  int
+	stages [][2]int // held in turn; none: those that the plan gives
+	// zones are two parts of equal size, each on a switch of its own. What goes from one
+	// to the other takes apart longer.
+	zones []string
+	apart time.Duration
 }
 
 // ipOf is the address of host i, counted from 1.
 func ipOf(i int) string { return fmt.Sprintf("10.78.0.%d", i) }
 
-// newSplitNet starts so many hosts, which hold the stages in turn, and waits until they
-// serve.
-func newSplitNet(t *testing.T, hosts int, stages [][2]int) *splitNet {
+// newSplitNet starts hosts and waits until they serve.
+func newSplitNet(t *testing.T, l splitLayout) *splitNet {
 	t.Helper()
 	sw := newHost(t, "s")
 	sw.bridge(t, "br0", "10.78.0.254/24")
+	if len(l.zones) > 0 {
+		system(t, "ip", "-n", string(sw), "link", "add", "br1", "type", "bridge")
+		system(t, "ip", "-n", string(sw), "link", "set", "br1", "up")
+		wire := newHost(t, "w")
+		for _, k := range []string{"0", "1"} {
+			sw.plug(t, "trunk"+k, "br"+k, wire, "end"+k)
+			system(t, "ip", "-n", string(wire), "link", "set", "end"+k, "up")
+		}
+		wire.joinEnds(t, "end0", "end1", l.apart)
+	}
 	key, line, err := api.NewKey("test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := &splitNet{key: key, http: &http.Client{Transport: &http.Transport{DialContext: sw.dial, DisableKeepAlives: true}}}
-	for i := 1; i <= hosts; i++ {
-		h, port := newHost(t, strconv.Itoa(i)), fmt.Sprintf("port%d", i)
-		system(t, "ip", "-n", string(h), "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", string(sw))
+	for i := 1; i <= l.hosts; i++ {
+		h, bridge, zone := newHost(t, strconv.Itoa(i)), "br0", ""
+		if len(l.zones) > 0 {
+			half := (i - 1) * len(l.zones) / l.hosts
+			bridge, zone = fmt.Sprintf("br%d", half), l.zones[half]
+		}
+		sw.plug(t, fmt.Sprintf("port%d", i), bridge, h, "eth0")
 		h.up(t, "eth0", ipOf(i)+"/24")
-		system(t, "ip", "-n", string(sw), "link", "set", port, "master", "br0", "up")
-		n.hosts = append(n.hosts, h)
+		n.hosts, n.zones = append(n.hosts, h), append(n.zones, zone)
 	}
 	var secret any
 	for i, h := range n.hosts {
 		s := h.agent(t, fmt.Sprintf("node-%d", i+1))
-		stage := stages[i%len(stages)]
-		s.holds(t, stage[0], stage[1], nil)
+		if len(l.stages) > 0 {
+			stage := l.stages[i%len(l.stages)]
+			s.holds(t, stage[0], stage[1], nil)
+		} else {
+			s.isGiven(t)
+		}
+		if n.zones[i] != "" {
+			s.set("node", "zone", n.zones[i])
+		}
 		if secret == nil {
 			secret = s.conf["ring"]["secret_file"]
 		}
@@ -70,14 +101,26 @@ func newSplitNet(t *testing.T, hosts int, stages [][2]int) *splitNet {
 	return n
 }
 
-// dial opens a connection from within h. No other goroutine may get a thread that changed
+// plug puts a cable between a port of a bridge of h and an interface of o.
+func (h host) plug(t *testing.T, port, bridge string, o host, name string) {
+	t.Helper()
+	system(t, "ip", "-n", string(o), "link", "add", name, "type", "veth", "peer", "name", port, "netns", string(h))
+	system(t, "ip", "-n", string(h), "link", "set", port, "master", bridge, "up")
+}
+
+// dial opens a connection from within h.
+func (h host) dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+	err = h.inside(func() (err error) {
+		conn, err = (&net.Dialer{}).DialContext(ctx, network, addr)
+		return err
+	})
+	return conn, err
+}
+
+// inside runs f in the network of h. No other goroutine may get a thread that changed
 // its namespace: it stays locked and ends with this one.
-func (h host) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	type result struct {
-		conn net.Conn
-		err  error
-	}
-	done := make(chan result, 1)
+func (h host) inside(f func() error) error {
+	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
 		ns, err := os.Open("/var/run/netns/" + string(h))
@@ -86,14 +129,12 @@ func (h host) dial(ctx context.Context, network, addr string) (net.Conn, error) 
 			ns.Close()
 		}
 		if err != nil {
-			done <- result{nil, fmt.Errorf("enter the network of %s: %w", h, err)}
+			done <- fmt.Errorf("enter the network of %s: %w", h, err)
 			return
 		}
-		conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-		done <- result{conn, err}
+		done <- f()
 	}()
-	r := <-done
-	return r.conn, r.err
+	return <-done
 }
 
 // whole waits until every node sees all others alive and ready.
@@ -179,10 +220,9 @@ func (n *splitNet) ask(ctx context.Context, method string, i int, path, last str
 	return n.http.Do(r)
 }
 
-// watch asks all nodes for the sessions that they own, until ctx ends, and returns every
-// owner of every epoch.
-func (n *splitNet) watch(ctx context.Context) map[string]map[string]bool {
-	owners := map[string]map[string]bool{}
+// watch asks all nodes for the sessions that they own, until ctx ends, and calls saw with
+// each.
+func (n *splitNet) watch(ctx context.Context, saw func(report.Session)) {
 	tick := time.NewTicker(300 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -192,16 +232,12 @@ func (n *splitNet) watch(ctx context.Context) map[string]map[string]bool {
 				continue // ctx has ended, or the machine is loaded: the next round is soon
 			}
 			for _, x := range all.Sessions {
-				epoch := fmt.Sprintf("%s, epoch %d", x.ID, x.Epoch)
-				if owners[epoch] == nil {
-					owners[epoch] = map[string]bool{}
-				}
-				owners[epoch][x.Owner] = true
+				saw(x)
 			}
 		}
 		select {
 		case <-ctx.Done():
-			return owners
+			return
 		case <-tick.C:
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/daemon/report"
 )
 
 const (
@@ -26,27 +27,57 @@ const (
 	clientSilence = 12 * time.Second
 )
 
+// splitLasts is how long a split lasts: KEVLARD_E2E_SPLIT, or what the test says.
+func splitLasts(t *testing.T, otherwise time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("KEVLARD_E2E_SPLIT")
+	if text == "" {
+		return otherwise
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("KEVLARD_E2E_SPLIT: %v", err)
+	}
+	return d
+}
+
 // TestSplits cuts eight hosts in two, or makes some deaf for the others, and heals them
 // after a minute. Clients try the nodes of both sides. No epoch of a session has two
 // owners, no client gets a wrong byte, and all get their answers in the end.
 func TestSplits(t *testing.T) {
 	needLong(t, "six minutes")
 	needRoot(t, "it makes network namespaces")
-	lasts := splitTime
-	if text := os.Getenv("KEVLARD_E2E_SPLIT"); text != "" {
-		var err error
-		if lasts, err = time.ParseDuration(text); err != nil {
-			t.Fatalf("KEVLARD_E2E_SPLIT: %v", err)
-		}
-	}
+	lasts := splitLasts(t, splitTime)
 	// Hosts 1 to 4 hold the model once, 5 to 8 once more.
-	n := newSplitNet(t, 8, [][2]int{{0, 2}, {2, 4}, {4, 6}, {6, 8}})
+	n := newSplitNet(t, splitLayout{hosts: 8, stages: [][2]int{{0, 2}, {2, 4}, {4, 6}, {6, 8}}})
+	requests, want := n.unbroken(t)
+	clients := []int{1, 2, 3, 4, 5, 6, 7, 8}
+	for _, c := range []cutting{
+		{"5+3", []int{1, 2, 3, 4, 5}, []int{6, 7, 8}, true},
+		{"4+4", []int{1, 2, 3, 4}, []int{5, 6, 7, 8}, true},
+		{"1+7", []int{1}, []int{2, 3, 4, 5, 6, 7, 8}, true},
+		{"asymmetric", []int{1, 2, 3, 4}, []int{5, 6, 7, 8}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) { n.split(t, c, clients, requests, want, lasts, func() {}) })
+	}
+}
+
+// cutting is a way to split hosts.
+type cutting struct {
+	name string
+	a, b []int
+	both bool // a is deaf too
+}
+
+// unbroken returns requests and the answers to them while all is well.
+func (n *splitNet) unbroken(t *testing.T) (requests []map[string]any, want []answer) {
+	t.Helper()
 	top, err := api.NewClient(n.nodes[0].socket()).Topology(t.Context())
 	if err != nil || len(top.Models) != 1 {
 		t.Fatalf("models %+v: %v", top.Models, err)
 	}
-	requests := splitRequests(top.Models[0].Name)
-	want := make([]answer, len(requests))
+	requests = splitRequests(top.Models[0].Name)
+	want = make([]answer, len(requests))
 	for i := range requests {
 		r := &roamer{net: n, log: &splitLog{t: t, codes: map[string]int{}}, request: requests[i], rng: rand.New(rand.NewPCG(1, 1))}
 		if r.visit(t.Context(), 1+i, -1); !r.done {
@@ -54,57 +85,66 @@ func TestSplits(t *testing.T) {
 		}
 		want[i] = r.got
 	}
-	for _, c := range []struct {
-		name string
-		a, b []int
-		both bool // a is deaf too
-	}{
-		{"5+3", []int{1, 2, 3, 4, 5}, []int{6, 7, 8}, true},
-		{"4+4", []int{1, 2, 3, 4}, []int{5, 6, 7, 8}, true},
-		{"1+7", []int{1}, []int{2, 3, 4, 5, 6, 7, 8}, true},
-		{"asymmetric", []int{1, 2, 3, 4}, []int{5, 6, 7, 8}, false},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			before := n.takeovers(t)
-			log := &splitLog{t: t, codes: map[string]int{}}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			owners := make(chan map[string]map[string]bool, 1)
-			go func() { owners <- n.watch(ctx) }()
-			healed := make(chan struct{})
-			var streaming, ended sync.WaitGroup
-			for k := range n.hosts {
-				streaming.Add(1)
-				ended.Go(func() { n.roam(ctx, log, k, requests, want, sync.OnceFunc(streaming.Done), healed) })
+	return requests, want
+}
+
+// healing is when a split began and was healed, and when the ring was whole again.
+type healing struct{ began, healed, whole time.Time }
+
+// split cuts the hosts, calls during, heals them, and judges what clients got meanwhile,
+// who begin at some of the nodes.
+func (n *splitNet) split(t *testing.T, c cutting, clients []int, requests []map[string]any, want []answer, lasts time.Duration, during func()) (h healing) {
+	before := n.takeovers(t)
+	log := &splitLog{t: t, codes: map[string]int{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	epochs := map[string]map[string]bool{}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		n.watch(ctx, func(x report.Session) {
+			epoch := fmt.Sprintf("%s, epoch %d", x.ID, x.Epoch)
+			if epochs[epoch] == nil {
+				epochs[epoch] = map[string]bool{}
 			}
-			streaming.Wait()
-			began := time.Now()
-			n.deafen(t, c.b, c.a)
-			if c.both {
-				n.deafen(t, c.a, c.b)
-			}
-			time.Sleep(lasts) // how long the split lasts is what is tested
-			n.heal(t)
-			heal := time.Now()
-			close(healed)
-			time.AfterFunc(healWithin, cancel)
-			n.whole(t)
-			whole := time.Since(heal)
-			ended.Wait()
-			cancel()
-			epochs := <-owners
-			for _, epoch := range slices.Sorted(maps.Keys(epochs)) {
-				if who := epochs[epoch]; len(who) > 1 {
-					t.Errorf("%s has the owners %v", epoch, slices.Sorted(maps.Keys(who)))
-				}
-			}
-			if log.answers == 0 || len(epochs) == 0 {
-				t.Error("no answers, or no sessions were seen: it proves nothing")
-			}
-			t.Logf("split for %v; after it the last stream took %v and the ring %v; %d answers, %d takeovers, %d epochs seen, %v",
-				heal.Sub(began).Round(time.Millisecond), log.last.Sub(heal).Round(time.Millisecond), whole.Round(time.Millisecond), log.answers, n.takeovers(t)-before, len(epochs), log.codes)
+			epochs[epoch][x.Owner] = true
 		})
+	}()
+	healed := make(chan struct{})
+	var streaming, ended sync.WaitGroup
+	for _, k := range clients {
+		streaming.Add(1)
+		ended.Go(func() { n.roam(ctx, log, k-1, requests, want, sync.OnceFunc(streaming.Done), healed) })
 	}
+	streaming.Wait()
+	h.began = time.Now()
+	n.deafen(t, c.b, c.a)
+	if c.both {
+		n.deafen(t, c.a, c.b)
+	}
+	during()
+	time.Sleep(time.Until(h.began.Add(lasts))) // how long the split lasts is what is tested
+	n.heal(t)
+	h.healed = time.Now()
+	close(healed)
+	time.AfterFunc(healWithin, cancel)
+	n.whole(t)
+	h.whole = time.Now()
+	ended.Wait()
+	cancel()
+	<-watched
+	for _, epoch := range slices.Sorted(maps.Keys(epochs)) {
+		if who := epochs[epoch]; len(who) > 1 {
+			t.Errorf("%s has the owners %v", epoch, slices.Sorted(maps.Keys(who)))
+		}
+	}
+	if log.answers == 0 || len(epochs) == 0 {
+		t.Error("no answers, or no sessions were seen: it proves nothing")
+	}
+	t.Logf("split for %v; after it the last stream took %v and the ring %v; %d answers, %d takeovers, %d epochs seen, %v",
+		h.healed.Sub(h.began).Round(time.Millisecond), log.last.Sub(h.healed).Round(time.Millisecond), h.whole.Sub(h.healed).Round(time.Millisecond),
+		log.answers, n.takeovers(t)-before, len(epochs), log.codes)
+	return h
 }
 
 // splitLog is what happened to all clients of one split.

@@ -605,8 +605,11 @@ func TestWaitingLoad(t *testing.T) {
 		waits bool
 		stuck bool
 	}{
-		{time.Second, false, false}, {50 * time.Second, true, false}, {10 * time.Minute, true, false},
-		{11*time.Minute - time.Second, false, false}, {11*time.Minute + time.Second, false, true},
+		{time.Second, false, false},
+		{50 * time.Second, true, false},
+		{10 * time.Minute, true, false},
+		{11*time.Minute - time.Second, false, false},
+		{11*time.Minute + time.Second, false, true},
 	} {
 		v.Nodes[0].Stages = []Stage{{Key: key, State: Loading, Progress: 300, Waits: c.waits}}
 		out := r.Step(kevlard.Instant(c.at), v, nil)

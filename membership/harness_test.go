@@ -41,7 +41,7 @@ func inWorld(t *testing.T, f func(t *testing.T, w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		// A bubble begins in 2000, and incarnations with the present.
-		time.Sleep(time.Until(seniorSince.Add(24 * time.Hour)))
+		time.Sleep(time.Until(seniorSince().Add(24 * time.Hour)))
 		w := &world{t: t, net: memtransport.NewNetwork(1)}
 		defer func() {
 			for _, p := range w.procs {

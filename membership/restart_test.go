@@ -71,7 +71,7 @@ func TestSeniority(t *testing.T) {
 	if a, b := seniority(now), seniority(now.Add(time.Second)); b != a+10 {
 		t.Errorf("%d, and a second later %d", a, b)
 	}
-	for _, odd := range []time.Time{{}, time.Unix(0, 0), seniorSince, seniorSince.AddDate(20, 0, 0)} {
+	for _, odd := range []time.Time{{}, time.Unix(0, 0), seniorSince(), seniorSince().AddDate(20, 0, 0)} {
 		if n := seniority(odd); n != 1 {
 			t.Errorf("in %v: %d, want 1", odd, n)
 		}

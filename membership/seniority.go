@@ -32,7 +32,7 @@ import (
 // itself. Until that is there, when memberlist knows of itself, it reads no other.
 
 // seniorSince is where the numbers begin. They end in 2039.
-var seniorSince = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+func seniorSince() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 
 const (
 	seniorUnit = 100 * time.Millisecond
@@ -43,7 +43,7 @@ const (
 // seniority returns the number above which a life that starts now has to begin; 1 if the
 // clock does not say.
 func seniority(now time.Time) uint32 {
-	n := now.Sub(seniorSince) / seniorUnit
+	n := now.Sub(seniorSince()) / seniorUnit
 	if n < 1 || n > seniorMax {
 		return 1
 	}

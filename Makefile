@@ -52,7 +52,7 @@ demo: build ## a story over 8 hosts; one of them is killed mid-sentence
 
 .PHONY: test
 test: tools build ## all tests: pure packages with -race, the engine, real processes
-	go test -race -timeout 10m $(PURE_PKGS)
+	go test -race -parallel 4 -timeout 10m $(PURE_PKGS) # daemons wait most of the time
 	go test ./internal/sim -seeds 2000 -timeout 10m # a world is one goroutine
 	CGO_ENABLED=0 go test ./session/witness -run TestEveryState -timeout 5m
 	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 18m -p 1 $(ENGINE_PKGS)

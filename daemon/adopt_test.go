@@ -17,6 +17,7 @@ import (
 // TestStagesAreFetched gives stages to hosts with empty disks. One fetches them and serves;
 // another one can't use what it fetched, gives them back, and says why.
 func TestStagesAreFetched(t *testing.T) {
+	t.Parallel()
 	m := synthetic(t, toyModel.Layers)
 	top := toyTopology()
 	top.ID = m.ID

@@ -54,6 +54,7 @@ func (r *ring) sum(name string) (n float64) {
 // TestFailoverGoesOnFromCopies kills the host of each hop in turn, once its standbys
 // have most of the sessions, and wants the sessions to go on from there.
 func TestFailoverGoesOnFromCopies(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory")
 	for hop := range hops {
 		var v *member
@@ -85,6 +86,7 @@ func TestFailoverGoesOnFromCopies(t *testing.T) {
 
 // TestCopiesOverTCP kills the host of a hop whose KV went to its standby over TCP.
 func TestCopiesOverTCP(t *testing.T) {
+	t.Parallel()
 	for _, bulk := range []string{"tls", "plain"} {
 		t.Run(bulk, func(t *testing.T) {
 			r, gateway := copied(t, bulk)
@@ -113,6 +115,7 @@ func TestCopiesOverTCP(t *testing.T) {
 // TestDamagedAndLostRows (K48) flips a bit of each fifth piece on the way and loses each
 // seventh: the copies must be right and grow all the same.
 func TestDamagedAndLostRows(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory")
 	var pieces atomic.Int64
 	r.fabric.setMeddle(func(_, _ kevlard.NodeID, _, body []byte) bool {
@@ -145,6 +148,7 @@ func TestDamagedAndLostRows(t *testing.T) {
 // TestKilledEngineKeepsCopies kills an engine whose node has the copies of others:
 // those outlive it.
 func TestKilledEngineKeepsCopies(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory")
 	j := newJob(1, 600)
 	var once sync.Once

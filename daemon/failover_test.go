@@ -82,6 +82,7 @@ func moved(results []result) (n int, causes []string) {
 // TestKilledNode kills the host of the first, the middle and the last stage, and
 // restarts it.
 func TestKilledNode(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	for hop := range 3 {
 		var v *member
@@ -118,6 +119,7 @@ func TestKilledEngine(t *testing.T) {
 // TestRecoveryIsCountedWhenItEnds wants the histogram to move while the session
 // that recovered goes on, and not again when that ends.
 func TestRecoveryIsCountedWhenItEnds(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	count := func() float64 { return scrape(t, gateway)["kevlard_recovery_seconds phase=restore"] }
 	j := newJob(1, 600)
@@ -138,6 +140,7 @@ func TestRecoveryIsCountedWhenItEnds(t *testing.T) {
 }
 
 func TestFrozenEngine(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	var v *member
 	results := streams(t, gateway, 6, 120, func() {
@@ -163,6 +166,7 @@ func TestFrozenEngine(t *testing.T) {
 // TestLastHolderDies wants an error, not a stop, and service again after a
 // restart.
 func TestLastHolderDies(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	r.timing.Session.RecoverDeadline = time.Second
 	gateway := r.start("gate")

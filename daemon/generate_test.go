@@ -20,6 +20,7 @@ func TestOneNode(t *testing.T) {
 }
 
 func TestPipelines(t *testing.T) {
+	t.Parallel()
 	for _, cuts := range [][]kevlard.Layers{
 		{span(0, 3), span(3, 8)},
 		{span(0, 2), span(2, 4), span(4, 6), span(6, 8)},
@@ -120,6 +121,7 @@ func TestNamesDoNotReachTheMesh(t *testing.T) {
 // TestCancelFreesAllStages ends clients after some tokens, during prefill and
 // before the first token; every stage must be free and the other streams exact.
 func TestCancelFreesAllStages(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	gateway := r.start("gate")
 	r.start("a", span(0, 4))

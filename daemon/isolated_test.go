@@ -24,6 +24,7 @@ func problem(m *member, words ...string) bool {
 // TestOneWayMesh has a node that others can't dial, while it dials them (K39): both
 // ends say which direction fails.
 func TestOneWayMesh(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	a := r.start("a")
 	cfg := a.cfg
@@ -41,6 +42,7 @@ func TestOneWayMesh(t *testing.T) {
 
 // TestAllOthersDead wants a node that hears nobody to say that it is isolated (K42).
 func TestAllOthersDead(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	a := r.start("a")
 	others := []*member{r.start("b"), r.start("c")}

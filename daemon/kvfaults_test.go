@@ -33,6 +33,7 @@ func once(n int, f func()) func(int) {
 // when it fetches. It is replaced, and when the session must go to it, that computes what
 // it lacks.
 func TestBlackholedStandby(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory", func(r *ring) { r.timing.Stage.SlowStandby = 300 * time.Millisecond })
 	j := newJob(1, 900)
 	res := generate(t.Context(), gateway, j, once(60, func() {
@@ -55,6 +56,7 @@ func TestBlackholedStandby(t *testing.T) {
 // TestFullStandbys: nobody has room for a copy. That is counted, and what is lost is
 // computed again.
 func TestFullStandbys(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory", func(r *ring) { r.kv = index.Config{Bytes: 1} })
 	refused := func() float64 { return r.sum("kevlard_kv_rejected_total reason=capacity") }
 	before := 0.0
@@ -73,6 +75,7 @@ func TestFullStandbys(t *testing.T) {
 // TestLateRows: rows of a session that was aborted come when another session's copies
 // are where its own were.
 func TestLateRows(t *testing.T) {
+	t.Parallel()
 	type piece struct {
 		from, to     kevlard.NodeID
 		header, body []byte
@@ -128,6 +131,7 @@ func TestLateRows(t *testing.T) {
 // TestReceiverDies is K14: a node dies while a transfer to it stands still. Those who
 // live are healthy all the time, and their engines go on.
 func TestReceiverDies(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory")
 	var hole atomic.Value // the node to which transfers stand still
 	hole.Store(kevlard.NodeID(""))
@@ -176,6 +180,7 @@ func TestReceiverDies(t *testing.T) {
 // dies and comes back. The copies of another owner's sessions stay what they are, and a
 // session goes on from them.
 func TestOwnerRestarts(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory", func(r *ring) { r.step = 4 * time.Millisecond })
 	other := r.start("gate2")
 	r.until("the other gateway is ready", func() bool { ok, _ := other.Ready(); return ok })

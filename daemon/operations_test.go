@@ -205,6 +205,7 @@ func TestDrainAndUndoOfAnotherNode(t *testing.T) {
 // TestRestarts starts a node again and again under its name and key, at the end at
 // another address: the others must show the new boot, exactly the live nodes, and route through it.
 func TestRestarts(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	gateway := r.start("gate")
 	r.start("a", span(0, 4))

@@ -64,6 +64,7 @@ func (r *ring) full(g *member, pipelines int) {
 // TestMeshFormsAndHeals starts hosts without configured stages: they make two pipelines;
 // one dies under load, another one takes its layers on, and no request notices.
 func TestMeshFormsAndHeals(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	r.bulk = "memory"
 	g := r.start("g")
@@ -114,6 +115,7 @@ func TestMeshFormsAndHeals(t *testing.T) {
 // TestLoadThatFailsGoesToOthers is K29: one node can't load what the plan gives it; others
 // hold it instead, and the record and the status say why.
 func TestLoadThatFailsGoesToOthers(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	g := r.start("g")
 	broken := r.startPlanned("a")
@@ -142,6 +144,7 @@ func TestLoadThatFailsGoesToOthers(t *testing.T) {
 // TestMissingLayersAreNamed kills the only holder of layers that nobody else has room for:
 // requests get a 503 that names them, and are served again when it is back.
 func TestMissingLayersAreNamed(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	g := r.start("g")
 	a, b := r.startSized("a", 10<<20), r.startSized("b", 10<<20)

@@ -9,6 +9,7 @@ import (
 // was computed is found. A tenant that sends the same finds nothing, and its answers are
 // the same.
 func TestTurnsAndTenants(t *testing.T) {
+	t.Parallel()
 	r, gateway := copied(t, "memory")
 	owners := []*member{gateway, r.all()[0], r.all()[1]}
 	j := newJob(8, 30)

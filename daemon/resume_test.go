@@ -72,6 +72,7 @@ func code(err error) string {
 // TestResume lets clients go and come back, at the owner and at another node, also after
 // the end: each gets the whole answer.
 func TestResume(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	other := r.start("gate2")
 	r.ready()
@@ -163,6 +164,7 @@ func TestResumeRefusals(t *testing.T) {
 // for the next one. When the owner dies, the node that the client is connected to takes
 // the session over, and the client notices nothing.
 func TestFollowerDies(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	follower, other := r.start("gate2"), r.start("gate3")
 	r.ready()
@@ -216,6 +218,7 @@ func TestResumeWindow(t *testing.T) {
 // TestOwnerIsSlowToAnswer: the owner lives, but does not say in time what it has, since it
 // waits for a sign of its client. Nobody is told that the session is unknown.
 func TestOwnerIsSlowToAnswer(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	other := r.start("gate2")
 	r.ready()

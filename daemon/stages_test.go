@@ -47,6 +47,7 @@ func (r *ring) holds(m *member, layers ...kevlard.Layers) bool {
 // TestStagesComeAndGo moves stages while sessions run through them: a free host adopts a
 // stage, the one that had it gives it up, and takes another; all answers are exact.
 func TestStagesComeAndGo(t *testing.T) {
+	t.Parallel()
 	r := newRing(t)
 	r.bulk = "memory"
 	a := r.start("a", span(0, 4))

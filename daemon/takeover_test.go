@@ -11,6 +11,7 @@ import (
 // TestTakeOver kills the owners of streams: clients that come back to another node get
 // the whole answer, and what was shown before is its begin.
 func TestTakeOver(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	other := r.start("gate2")
 	r.ready()
@@ -74,6 +75,7 @@ func TestRingOfTwo(t *testing.T) {
 // TestStrangerTakesNothingOver: who may not have a session can't move it either, also when
 // its owner is dead.
 func TestStrangerTakesNothingOver(t *testing.T) {
+	t.Parallel()
 	r, gateway := spared(t)
 	other := r.start("gate2")
 	r.ready()

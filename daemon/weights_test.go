@@ -69,6 +69,7 @@ func (r *ring) linked(m *member, to ...kevlard.NodeID) {
 // TestFetchWeights lets a node with an empty disk fetch a stage from two, over TLS, and
 // kills one of them in the middle.
 func TestFetchWeights(t *testing.T) {
+	t.Parallel()
 	m := bigModel(t)
 	r := newRing(t)
 	r.bulk = "tls"

@@ -38,6 +38,9 @@ func (d *Daemon) handler() mesh.Handler {
 				d.garbage(from, err)
 				return
 			}
+			if p, ok := m.(protocol.Ping); ok {
+				d.records.hear(from.Node, from.Boot, p.Record)
+			}
 			d.post(node.Received{From: from.Node, Boot: from.Boot, Message: m})
 		},
 		Data: func(from mesh.Peer, header, body []byte) {
@@ -129,6 +132,10 @@ func (d *Daemon) send(e node.Send) {
 
 // sendAll carries out SendAll: what is the same for all is encoded once.
 func (d *Daemon) sendAll(e node.SendAll) {
+	if p, ok := e.Message.(protocol.Ping); ok {
+		p.Record = d.records.version()
+		e.Message = p
+	}
 	b, bad := d.codec.EncodeMessage(e.Message)
 	for _, to := range e.To {
 		var err error

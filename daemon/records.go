@@ -34,6 +34,7 @@ type records struct {
 	report func(typ string, peer kevlard.NodeID, cause, detail string)
 	log    *slog.Logger
 	poke   chan struct{} // capacity 1: our record moved, or a peer came up
+	news   chan struct{} // capacity 1: a peer said that its record moved
 
 	mu     sync.Mutex
 	own    record
@@ -46,6 +47,10 @@ type records struct {
 // run's goroutine.
 type held struct {
 	rec record // Node is empty until the first was pulled
+
+	// told is the newest version that the node itself spoke of in the life toldBoot.
+	told     uint64
+	toldBoot kevlard.BootID
 
 	pulling bool
 	refused bool // the last one pulled was bad
@@ -62,7 +67,7 @@ type pulled struct {
 func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(string, kevlard.NodeID, string, string), log *slog.Logger) (*records, error) {
 	r := &records{
 		self: own.Node, codec: newRecordCodec(), key: key, pull: pull, report: report, log: log,
-		poke: make(chan struct{}, 1), own: own, others: map[kevlard.NodeID]*held{},
+		poke: make(chan struct{}, 1), news: make(chan struct{}, 1), own: own, others: map[kevlard.NodeID]*held{},
 	}
 	if err := own.clip().check(); err != nil {
 		return nil, fmt.Errorf("this node's record would be refused by others: %w", err)
@@ -140,6 +145,31 @@ func (r *records) sealed() []byte {
 	return r.bytes
 }
 
+// version is that of our record.
+func (r *records) version() uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.own.Version
+}
+
+// hear takes a node's own word on the version of its record, ahead of gossip.
+func (r *records) hear(from kevlard.NodeID, boot kevlard.BootID, version uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h := r.others[from]
+	if h == nil || h.toldBoot == boot && h.told >= version {
+		return
+	}
+	h.told, h.toldBoot = version, boot
+	if h.rec.Boot == boot && h.rec.Version >= version {
+		return
+	}
+	select {
+	case r.news <- struct{}{}:
+	default: // run has not yet looked
+	}
+}
+
 // stir makes run look again.
 func (r *records) stir() {
 	select {
@@ -195,6 +225,7 @@ func (r *records) run(ctx context.Context, ring *membership.Ring, setPeers func(
 			return nil
 		case <-ring.Changed():
 		case <-retry.C:
+		case <-r.news:
 		case <-r.poke:
 			r.hurry()
 		case p := <-results:
@@ -231,7 +262,11 @@ func (r *records) refresh(members []membership.Member, now time.Time, start func
 			h = &held{}
 			r.others[m.Name] = h
 		}
-		current := h.rec.Boot == m.Meta.Boot && h.rec.Version >= m.Meta.Record
+		newest := m.Meta.Record
+		if h.toldBoot == m.Meta.Boot {
+			newest = max(newest, h.told)
+		}
+		current := h.rec.Boot == m.Meta.Boot && h.rec.Version >= newest
 		if h.pulling || current || m.Meta.Record == 0 || m.State != membership.StateAlive {
 			continue
 		}
@@ -292,13 +327,14 @@ func (r *records) take(p pulled) {
 		}
 		return
 	}
-	h.wait, h.next, h.refused = 0, time.Time{}, false
+	h.refused = false
 	if p.rec.Boot != h.rec.Boot || p.rec.Version > h.rec.Version {
-		h.rec = p.rec
+		h.rec, h.wait, h.next = p.rec, 0, time.Time{}
 		return
 	}
-	// Gossip is ahead of what the node itself says; ask again, but not at once.
-	h.next = time.Now().Add(pullRetryMin)
+	// What was said of it is ahead of what the node itself says; ask again, but not at once.
+	h.wait = min(max(2*h.wait, pullRetryMin), pullRetryMax)
+	h.next = time.Now().Add(h.wait)
 }
 
 // hurry lets every pull that waits be tried at once, unless what came was bad.

@@ -335,6 +335,17 @@ func TestRecordsFollowGossip(t *testing.T) {
 	pulls(1, "gossip is ahead of the node")
 	theirs.Version++
 	r.take(pulled{from: theirs.Node, rec: theirs})
+	r.hear(theirs.Node, "another", theirs.Version+1)
+	pulls(0, "the word of another life")
+	r.hear(theirs.Node, theirs.Boot, theirs.Version)
+	pulls(0, "old news")
+	r.hear(theirs.Node, theirs.Boot, theirs.Version+1)
+	if len(r.news) != 1 {
+		t.Error("news of a record wake nobody")
+	}
+	pulls(1, "its own word, ahead of gossip")
+	theirs.Version++
+	r.take(pulled{from: theirs.Node, rec: theirs})
 	other.Meta.Boot, other.Meta.Record = "another", 1
 	if stages() != 0 {
 		t.Error("a new boot is shown with the stages of the old one")

@@ -70,7 +70,7 @@ func drawMessage(t *rapid.T) Message {
 	case kindProbed:
 		return Probed{Session: id, Fence: f, Lo: lo, Round: 3, Known: yes, Received: pos, Done: pos - 1, Stalled: !yes}
 	case kindPing:
-		return Ping{Seq: rapid.Uint64().Draw(t, "seq"), Sessions: lo, Free: pos}
+		return Ping{Seq: rapid.Uint64().Draw(t, "seq"), Sessions: lo, Free: pos, Record: rapid.Uint64().Draw(t, "record")}
 	case kindPong:
 		return Pong{Seq: rapid.Uint64().Draw(t, "seq"), Sessions: lo, Free: pos}
 	case kindLost:

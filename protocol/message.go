@@ -193,6 +193,8 @@ type Ping struct {
 	Seq      uint64 `cbor:"1,keyasint"`
 	Sessions int    `cbor:"2,keyasint"` // sessions held by the sender's stages
 	Free     int    `cbor:"3,keyasint"` // KV positions that each of its stages can still grant
+	// Record is the version of the sender's node record: gossip takes longer. 0: not said.
+	Record uint64 `cbor:"4,keyasint,omitempty"`
 }
 
 // Pong answers Ping with the answerer's load.

@@ -33,6 +33,7 @@ type drainCall struct {
 func (d *Daemon) handler() mesh.Handler {
 	return mesh.Handler{
 		Control: func(from mesh.Peer, msg []byte) {
+			d.ring.Vouch(from.Node, from.Boot)
 			m, err := d.codec.DecodeMessage(msg)
 			if err != nil {
 				d.garbage(from, err)

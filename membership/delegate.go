@@ -36,7 +36,9 @@ func (d delegate) NotifyUpdate(n *memberlist.Node) {
 
 // NotifyLeave implements memberlist.EventDelegate.
 func (d delegate) NotifyLeave(n *memberlist.Node) {
-	d.r.table.lost(kevlard.NodeID(n.Name), time.Now())
+	if d.r.table.lost(kevlard.NodeID(n.Name), time.Now()) {
+		time.AfterFunc(d.r.table.vouch/4, d.r.expire)
+	}
 	d.r.lonely()
 }
 

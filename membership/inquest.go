@@ -137,6 +137,26 @@ func (r *Ring) Bury(name kevlard.NodeID, boot kevlard.BootID) bool {
 	return done
 }
 
+// vouchProbes is how many probe intervals Vouch holds: less than gossip takes for any
+// death, which is one and the suspicion (profile.mult, 4 or 5), so no real one is shown
+// later for it.
+const vouchProbes = 4
+
+// Vouch says that a boot was heard beside gossip just now: a message of it came over a
+// connection. While that was within four probe intervals, a verdict of gossip does not make
+// it dead: packets were lost or late, and its refutation is on its way. It is cheap.
+func (r *Ring) Vouch(name kevlard.NodeID, boot kevlard.BootID) {
+	r.table.attest(name, boot, time.Now())
+}
+
+// expire looks after those that gossip calls dead and who are vouched for.
+func (r *Ring) expire() {
+	if r.table.expire(time.Now()) {
+		time.AfterFunc(r.table.vouch/4, r.expire)
+	}
+	r.lonely()
+}
+
 // lonely makes a node that is alone say so, and try to get back.
 func (r *Ring) lonely() {
 	if r.table.live.Load() <= 1 {

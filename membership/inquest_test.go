@@ -157,3 +157,76 @@ func TestBuriedAlive(t *testing.T) {
 		}
 	})
 }
+
+// Gossip's verdict waits while a boot is heard beside it, and no longer; goodbyes count at
+// once.
+func TestVouch(t *testing.T) {
+	const hold = 2 * time.Second
+	one, two := Meta{Peer: "q", Boot: "b1"}, Meta{Peer: "q", Boot: "b2"}
+	leaving := one
+	leaving.Leaving = true
+	for _, c := range []struct {
+		name string
+		do   func(*table, time.Time) // what happens in the first second
+		want [3]State                // after 1, 3 and 40 s
+	}{
+		{"not heard", func(tab *table, now time.Time) { tab.lost("n", now) }, [3]State{StateDead, StateDead, StateDead}},
+		{"heard, then silent", func(tab *table, now time.Time) { tab.attest("n", "b1", now); tab.lost("n", now) }, [3]State{StateAlive, StateDead, StateDead}},
+		{"heard on and on", func(tab *table, now time.Time) { tab.attest("n", "b1", now.Add(time.Hour)); tab.lost("n", now) }, [3]State{StateAlive, StateAlive, StateDead}},
+		{"refuted", func(tab *table, now time.Time) {
+			tab.attest("n", "b1", now)
+			tab.lost("n", now)
+			tab.alive("n", "a", one, now)
+		}, [3]State{StateAlive, StateAlive, StateAlive}},
+		{"another life was heard", func(tab *table, now time.Time) { tab.attest("n", "b2", now); tab.lost("n", now) }, [3]State{StateDead, StateDead, StateDead}},
+		{"the life before was heard", func(tab *table, now time.Time) {
+			tab.attest("n", "b1", now)
+			tab.alive("n", "a", two, now)
+			tab.lost("n", now)
+		}, [3]State{StateDead, StateDead, StateDead}},
+		{"it leaves", func(tab *table, now time.Time) {
+			tab.attest("n", "b1", now)
+			tab.alive("n", "a", leaving, now)
+			tab.lost("n", now)
+		}, [3]State{StateLeft, StateLeft, StateLeft}},
+		{"its ports refuse", func(tab *table, now time.Time) {
+			tab.attest("n", "b1", now)
+			tab.lost("n", now)
+			tab.bury("n", "b1", now)
+		}, [3]State{StateDead, StateDead, StateDead}},
+	} {
+		now := time.Now()
+		tab := newTable("self", Meta{Peer: "p", Boot: "b"})
+		tab.vouch = hold
+		tab.alive("n", "a", one, now)
+		c.do(tab, now)
+		for i, after := range []time.Duration{time.Second, 3 * time.Second, 40 * time.Second} {
+			tab.expire(now.Add(after))
+			if got, _ := tab.get("n"); got.State != c.want[i] {
+				t.Errorf("%s: %s after %v, want %s", c.name, got.State, after, c.want[i])
+			}
+		}
+		if n := tab.revived.Load(); n != 0 {
+			t.Errorf("%s: %d false deaths", c.name, n)
+		}
+	}
+}
+
+// A member whose gossip is cut off is alive to who hears it otherwise, until it does not.
+func TestHeardBesideGossip(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *world) {
+		procs := w.ring(8)
+		w.net.Blackhole(addrOf(5), true)
+		for range 40 {
+			procs[0].Vouch("node-05", procs[4].cfg.Meta.Boot)
+			time.Sleep(250 * time.Millisecond)
+		}
+		for i, p := range without(procs, 4) {
+			m, _ := p.Member("node-05")
+			if want := map[bool]State{true: StateAlive, false: StateDead}[i == 0]; m.State != want {
+				t.Errorf("%s shows %s, want %s", p.cfg.Name, m.State, want)
+			}
+		}
+		t.Logf("dead %v after the last word", w.agree(5*time.Second, without(procs, 4)...))
+	})
+}

@@ -40,6 +40,8 @@ const (
 	maxRemembered = 256
 	maxPeersFile  = 1 << 20 // bytes of peers.json; a larger file is ignored with a warning
 
+	mostDoomed = 30 * time.Second // a member that gossip calls dead and that is heard beside it; longer, and gossip is right
+
 	rememberFor = 30 * 24 * time.Hour // a peer not seen for so long is dropped from peers.json
 
 	maxLogKeys = 256 // sources and message shapes whose log lines are limited; beyond, lines go to debug

@@ -80,6 +80,7 @@ func newRing(cfg Config, p profile) (*Ring, error) {
 		taken: make(chan error, 1),
 		asks:  make(map[uint64]chan verdict),
 	}
+	r.table.vouch = vouchProbes * p.probe
 	r.log = &bridge{
 		log: k.Log, ring: k.Ring, lookup: r.table.get, limit: newLimiter(time.Minute),
 		first: fmt.Sprintf("Refuting a suspect message (from: %s)", k.Name), refuted: make(chan struct{}, 1),

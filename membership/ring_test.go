@@ -375,22 +375,6 @@ func TestPacketsBlocked(t *testing.T) {
 	})
 }
 
-// Loss and a crash under loss: no live node is taken for dead (K30).
-func TestLossMakesNoDeaths(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *world) {
-		procs := w.ring(8)
-		w.net.Loss(0.05)
-		for range 3 * 60 / 5 {
-			time.Sleep(5 * time.Second)
-			w.agree(time.Millisecond, procs...)
-		}
-		procs[6].kill()
-		w.agree(15*time.Second, without(procs, 6)...)
-		procs[6] = w.start(w.config(7, seedsOf(1, 2, 3)...))
-		w.agree(15*time.Second, procs...)
-	})
-}
-
 // Bring-up of a larger ring by three seeds leaves no view incomplete for long.
 func TestLargerRing(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *world) {

@@ -18,6 +18,7 @@ type table struct {
 	self    kevlard.NodeID
 	peer    string
 	boot    kevlard.BootID
+	vouch   time.Duration // how long Vouch holds
 	changed chan struct{} // capacity 1: signals coalesce
 	live    atomic.Int32  // alive members, ourselves included
 	revived atomic.Uint64 // boots that came back from the dead: false deaths
@@ -31,6 +32,8 @@ type entry struct {
 	Member
 	retired []kevlard.BootID // earlier boots of this peer under this name, oldest first
 	buried  bool             // dead by an inquest, and memberlist has not said so yet
+	vouched time.Time        // when this boot was last heard beside gossip
+	doomed  time.Time        // since when memberlist calls it dead, while it is vouched for; else zero
 }
 
 type bootOf struct {
@@ -106,7 +109,7 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 		}
 		t.revived.Add(1)
 	}
-	e.buried = false
+	e.buried, e.doomed = false, time.Time{}
 	if old := e.Meta; old.Boot != m.Boot || old.Peer != m.Peer {
 		if old.Peer == m.Peer && old.Boot != "" {
 			if len(e.retired) == maxRetired {
@@ -116,7 +119,7 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 		} else {
 			e.retired = nil
 		}
-		e.RTT, e.Since = 0, now
+		e.RTT, e.Since, e.vouched = 0, now, time.Time{}
 	}
 	if e.State != StateAlive {
 		e.State, e.Since = StateAlive, now
@@ -131,23 +134,57 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 }
 
 // lost records that memberlist declared name dead or left; it cannot say which,
-// so a goodbye decides: the leaving flag, or a gone message.
-func (t *table) lost(name kevlard.NodeID, now time.Time) {
+// so a goodbye decides: the leaving flag, or a gone message. Where the boot is vouched for,
+// it stays alive for now, and doomed is true: see expire.
+func (t *table) lost(name kevlard.NodeID, now time.Time) (doomed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.entries[name]
 	if e == nil {
-		return
+		return false
 	}
 	e.buried = false
-	if e.State == StateAlive {
+	_, left := t.goners[bootOf{name, e.Meta.Boot}]
+	switch {
+	case e.State != StateAlive:
+	case now.Sub(e.vouched) < t.vouch && !left && !e.Meta.Leaving:
+		e.doomed = now
+		return true
+	default:
 		t.end(e, now)
+	}
+	return false
+}
+
+// expire ends the doomed who are vouched for no longer, or were doomed for mostDoomed, and
+// reports whether some are left.
+func (t *table) expire(now time.Time) (left bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.entries {
+		switch {
+		case e.doomed.IsZero():
+		case now.Sub(e.vouched) >= t.vouch || now.Sub(e.doomed) >= mostDoomed:
+			t.end(e, now)
+		default:
+			left = true
+		}
+	}
+	return left
+}
+
+// attest notes that a boot was heard beside gossip.
+func (t *table) attest(name kevlard.NodeID, boot kevlard.BootID, now time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if e := t.entries[name]; e != nil && e.Meta.Boot == boot {
+		e.vouched = now
 	}
 }
 
 // end makes a member dead, or left. The mutex is held.
 func (t *table) end(e *entry, now time.Time) {
-	e.State, e.Since, e.RTT = StateDead, now, 0
+	e.State, e.Since, e.RTT, e.doomed = StateDead, now, 0, time.Time{}
 	t.live.Add(-1)
 	if _, ok := t.goners[bootOf{e.Name, e.Meta.Boot}]; ok || e.Meta.Leaving {
 		e.State = StateLeft

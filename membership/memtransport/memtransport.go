@@ -1,7 +1,7 @@
 // Package memtransport is a network in memory for memberlist rings of one
 // process: packets with a bounded inbox, streams over net.Pipe, and switches for
-// loss, one-way blackholes, partitions and crashes. It uses no sockets and no
-// goroutines of its own, so it runs inside a testing/synctest bubble.
+// loss, jitter, one-way blackholes, partitions and crashes. It uses no sockets and no
+// goroutines of its own (timers, with jitter), so it runs inside a testing/synctest bubble.
 package memtransport
 
 import (
@@ -30,6 +30,7 @@ type Network struct {
 	cut    map[[2]string]bool // from, to: nothing passes
 	groups map[string]int     // partition; hosts not named are in group 0
 	loss   float64
+	jitter time.Duration
 	udpOff map[string]bool
 
 	dice sync.Mutex
@@ -139,6 +140,27 @@ func (n *Network) Loss(p float64) {
 	n.loss = p
 }
 
+// Jitter delays each packet, each dial and each write to a stream by up to most, at random:
+// packets overtake one another, bytes of a stream do not.
+func (n *Network) Jitter(most time.Duration) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.jitter = most
+}
+
+// delay draws one.
+func (n *Network) delay() time.Duration {
+	n.mu.RLock()
+	most := n.jitter
+	n.mu.RUnlock()
+	if most <= 0 {
+		return 0
+	}
+	n.dice.Lock()
+	defer n.dice.Unlock()
+	return time.Duration(n.rng.Int64N(int64(most)))
+}
+
 // route returns the transport at to. It is nil if nobody listens there, and ok
 // is false if the network swallows what is sent.
 func (n *Network) route(from, to string, packet bool) (t *Transport, ok bool) {
@@ -209,9 +231,16 @@ func (t *Transport) WriteTo(b []byte, addr string) (time.Time, error) {
 		return now, nil
 	}
 	p := &memberlist.Packet{Buf: append([]byte(nil), b...), From: net.UDPAddrFromAddrPort(t.addr), Timestamp: now} // b may be used again
-	select {
-	case to.packets <- p:
-	default:
+	deliver := func() {
+		select {
+		case to.packets <- p:
+		default:
+		}
+	}
+	if d := t.net.delay(); d > 0 {
+		time.AfterFunc(d, deliver)
+	} else {
+		deliver()
 	}
 	return now, nil
 }
@@ -248,11 +277,12 @@ func (t *Transport) DialTimeout(addr string, timeout time.Duration) (net.Conn, e
 			return nil, failed(net.ErrClosed)
 		}
 	}
+	time.Sleep(t.net.delay())
 	near, far := net.Pipe()
 	select {
-	case to.streams <- conn{far, to.addr, t.addr, &t.net.streamBytes}:
+	case to.streams <- conn{far, to.addr, t.addr, t.net}:
 		t.net.streams.Add(1)
-		return conn{near, t.addr, to.addr, &t.net.streamBytes}, nil
+		return conn{near, t.addr, to.addr, t.net}, nil
 	case <-timer.C:
 		return nil, failed(os.ErrDeadlineExceeded)
 	case <-t.closed:
@@ -297,13 +327,14 @@ func (t *Transport) isClosed() bool {
 type conn struct {
 	net.Conn
 	local, remote netip.AddrPort
-	sent          *atomic.Uint64
+	net           *Network
 }
 
 // Write implements net.Conn.
 func (c conn) Write(b []byte) (int, error) {
+	time.Sleep(c.net.delay())
 	n, err := c.Conn.Write(b)
-	c.sent.Add(uint64(n))
+	c.net.streamBytes.Add(uint64(n))
 	return n, err
 }
 

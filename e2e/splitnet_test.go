@@ -38,6 +38,8 @@ type splitLayout struct {
 	// to the other takes apart longer.
 	zones []string
 	apart time.Duration
+	// prepare, if set, changes how a host's node is configured, before it starts.
+	prepare func(s *single)
 }
 
 // ipOf is the address of host i, counted from 1.
@@ -58,11 +60,7 @@ func newSplitNet(t *testing.T, l splitLayout) *splitNet {
 		}
 		wire.joinEnds(t, "end0", "end1", l.apart)
 	}
-	key, line, err := api.NewKey("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &splitNet{key: key, http: &http.Client{Transport: &http.Transport{DialContext: sw.dial, DisableKeepAlives: true}}}
+	n := &splitNet{http: &http.Client{Transport: &http.Transport{DialContext: sw.dial, DisableKeepAlives: true}}}
 	for i := 1; i <= l.hosts; i++ {
 		h, bridge, zone := newHost(t, strconv.Itoa(i)), "br0", ""
 		if len(l.zones) > 0 {
@@ -73,9 +71,7 @@ func newSplitNet(t *testing.T, l splitLayout) *splitNet {
 		h.up(t, "eth0", ipOf(i)+"/24")
 		n.hosts, n.zones = append(n.hosts, h), append(n.zones, zone)
 	}
-	var secret any
-	for i, h := range n.hosts {
-		s := h.agent(t, fmt.Sprintf("node-%d", i+1))
+	n.start(t, func(i int, s *single) {
 		if len(l.stages) > 0 {
 			stage := l.stages[i%len(l.stages)]
 			s.holds(t, stage[0], stage[1], nil)
@@ -85,20 +81,39 @@ func newSplitNet(t *testing.T, l splitLayout) *splitNet {
 		if n.zones[i] != "" {
 			s.set("node", "zone", n.zones[i])
 		}
+		if l.prepare != nil {
+			l.prepare(s)
+		}
+	})
+	n.whole(t)
+	return n
+}
+
+// start starts a node on each host, after prepare, which gets its index from 0, and waits
+// until all answer.
+func (n *splitNet) start(t *testing.T, prepare func(i int, s *single)) {
+	t.Helper()
+	key, line, err := api.NewKey("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.key = key
+	var secret any
+	for i, h := range n.hosts {
+		s := h.agent(t, fmt.Sprintf("node-%d", i+1))
 		if secret == nil {
 			secret = s.conf["ring"]["secret_file"]
 		}
 		s.set("ring", "secret_file", secret)
 		s.set("ring", "join", []string{ipOf(1) + ":7946", ipOf(4) + ":7946", ipOf(7) + ":7946"})
 		s.set("api", "keys_file", writeFile(t, filepath.Join(s.dir, "keys"), line+"\n", 0o600))
+		prepare(i, s)
 		s.start(t)
 		n.nodes = append(n.nodes, s)
 	}
 	for _, s := range n.nodes {
 		s.up(t)
 	}
-	n.whole(t)
-	return n
 }
 
 // plug puts a cable between a port of a bridge of h and an interface of o.
@@ -171,11 +186,12 @@ func (n *splitNet) deafen(t *testing.T, listeners, speakers []int) {
 	}
 }
 
-// heal undoes what deafen did.
+// heal undoes what deafen and unplug did.
 func (n *splitNet) heal(t *testing.T) {
 	t.Helper()
 	for i := range n.hosts {
 		n.iptables(t, i+1, "-F", "INPUT")
+		n.iptables(t, i+1, "-F", "OUTPUT")
 	}
 }
 

@@ -22,6 +22,8 @@ type member interface {
 	boot() kevlard.BootID
 	alive() int          // members it shows as alive, itself included
 	falseDeaths() uint64 // members that it showed as dead and that came back in the same life
+	meet(addr string)    // exchanges all that both know
+	hush()               // drops what it has to pass on
 	stop()               // without a goodbye
 }
 
@@ -91,6 +93,16 @@ func (m *ringMember) alive() int { return m.ring.Alive() }
 
 func (m *ringMember) falseDeaths() uint64 { return m.ring.FalseDeaths() }
 
+func (m *ringMember) memberlist() *memberlist.Memberlist {
+	return hidden[*memberlist.Memberlist](m.ring, "ml")
+}
+
+func (m *ringMember) meet(addr string) {
+	_, _ = m.memberlist().Join([]string{addr}) // one that is not there is met later
+}
+
+func (m *ringMember) hush() { hush(m.memberlist()) }
+
 func (m *ringMember) stop() {
 	m.cancel()
 	m.all.Wait()
@@ -149,6 +161,12 @@ func (m *plainMember) boot() kevlard.BootID { return kevlard.BootID(m.id.boot) }
 func (m *plainMember) alive() int { return m.ml.NumMembers() }
 
 func (m *plainMember) falseDeaths() uint64 { return m.revived.Load() }
+
+func (m *plainMember) meet(addr string) {
+	_, _ = m.ml.Join([]string{addr}) // one that is not there is met later
+}
+
+func (m *plainMember) hush() { hush(m.ml) }
 
 func (m *plainMember) stop() {
 	_ = m.ml.Shutdown() // the transport in memory closes without an error

@@ -2,13 +2,14 @@
 // network in memory: how soon a vanished host is shown as dead, how many live
 // ones are under packet loss, and what gossip costs. The members are the real
 // ones: membership.Ring, or memberlist with its own default settings to compare
-// with. All waiting is by package time, so that a test can run it in virtual time.
+// with. All waiting is by package time, so that it can run in virtual time.
 package ringbench
 
 import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/kevlard/kevlard/internal/measure"
@@ -22,10 +23,12 @@ const (
 	// deathLimit is how long a death may take until all show it.
 	deathLimit = 5 * time.Minute
 	// mostDown bounds the hosts that are down at once, so that one death hardly
-	// disturbs the detection of another.
-	mostDown = 10
-	// apart is the mean time between two starts, and between two kills.
-	apart, killApart = 5 * time.Millisecond, 500 * time.Millisecond
+	// disturbs the detection of another: ten, or one of so many in larger rings.
+	mostDown, mostDownOf = 10, 33
+	// apart is the mean time between two starts, and between two kills. A member passes on
+	// some 180 pieces of news a second; where starts come faster, newcomers find that many
+	// do not know them yet, and exchange all that they know with each of those.
+	apart, killApart = 10 * time.Millisecond, 500 * time.Millisecond
 	// growth is how long a member is up before it counts as an observer, or may vanish.
 	growth = 10 * time.Second
 	// rest is how long a host stays away after everyone has seen it dead. memberlist
@@ -33,9 +36,12 @@ const (
 	// still under way kills the new life for a moment at members that know neither.
 	rest = 10 * time.Second
 	poll = 50 * time.Millisecond
-	// calmEach is how long a ring is left alone after its start, for each member: each
-	// has the news of all others to pass on.
-	calmEach = 100 * time.Millisecond
+	// least is how long a phase lasts at least when Limit is over.
+	least = 10 * time.Second
+	// narrateEvery is the number of seconds between two words on what goes on.
+	narrateEvery = 10
+	// calm is how long a ring is left alone after its start.
+	calm = 10 * time.Second
 	// lagEvery is how often the lateness of the host's timers is measured.
 	lagEvery = 10 * time.Millisecond
 )
@@ -55,6 +61,13 @@ type Config struct {
 	Loss       float64
 	// Seed chooses the victims, the losses and the times of starts and kills.
 	Seed uint64
+	// Virtual runs the ring on a clock of its own, which goes on when all members have
+	// done what they had to: the figures are those of a machine that is never late, on a
+	// network without delay, however long it takes here.
+	Virtual bool
+	// Limit is how long it may take here, by the host's clock; 0: no limit. After it no more
+	// hosts vanish, and the rest is short.
+	Limit time.Duration
 	// Progress, if set, is told what goes on.
 	Progress func(string)
 }
@@ -70,7 +83,12 @@ type Quantiles struct {
 type Result struct {
 	Settings string `json:"settings"`
 	Members  int    `json:"members"`
-	Kills    int    `json:"kills"`
+	Kills    int    `json:"kills"` // that were measured
+	// Clock is virtual or real. TookS is how long it took by the host's clock, and
+	// CutShort says that Limit came first.
+	Clock    string  `json:"clock"`
+	TookS    float64 `json:"took_s"`
+	CutShort bool    `json:"cut_short"`
 	// First is from a host's vanishing until one member shows it as dead,
 	// Everyone until all do. The derived ones are by membership.Detection.
 	First           Quantiles `json:"first_ms"`
@@ -83,35 +101,59 @@ type Result struct {
 	Streams     float64 `json:"streams_per_node_s"`      // dialled by it
 	StreamBytes float64 `json:"stream_bytes_per_node_s"` // of all streams
 	// FalseDeaths counts, over all observers, live members shown as dead:
-	// without loss (while idle and during the kills), and under loss.
-	FalseDeaths     uint64  `json:"false_deaths"`
+	// without loss (while idle and during the kills), and under loss. They are nil if
+	// Starved: then nobody knows whose they are.
+	FalseDeaths     *uint64 `json:"false_deaths"`
 	SoakSeconds     float64 `json:"soak_s"`
 	LossPercent     float64 `json:"loss_percent"`
-	LossFalseDeaths uint64  `json:"loss_false_deaths"`
-	// SettleMS is from the first start until all members show all.
+	LossFalseDeaths *uint64 `json:"loss_false_deaths"`
+	// SettleMS is from the first start until all members show all; in the end those that
+	// lack some are made to ask.
 	SettleMS float64 `json:"settle_ms"`
-	// HostLag is how late this host's timers were. Beyond some 50 ms the figures
-	// are those of an overloaded machine.
+	// HostLag is how late this host's timers were, zero in virtual time. Starved says
+	// that it was too much: the figures are those of an overloaded machine.
 	HostLag Quantiles `json:"host_lag_ms"`
+	Starved bool      `json:"starved"`
 }
+
+// MaxLag is how late a host's timers may be, in 99 % of the cases, for the figures to be
+// those of the ring: a fifth of the shortest wait for an answer that counts.
+const MaxLag = 50 * time.Millisecond
 
 // Run measures one ring.
 func Run(ctx context.Context, cfg Config) (Result, error) {
+	if cfg.Progress == nil {
+		cfg.Progress = func(string) {}
+	}
 	b := &bench{
 		cfg: cfg, net: memtransport.NewNetwork(cfg.Seed), rng: rand.New(rand.NewPCG(cfg.Seed, 2)),
 		members: make([]member, cfg.Members), watch: newWatch(cfg.Members), buried: make([]uint64, cfg.Members),
 	}
-	if cfg.Progress == nil {
-		b.cfg.Progress = func(string) {}
-	}
-	out := Result{Settings: cfg.Settings, Members: cfg.Members, Kills: cfg.Kills, LossPercent: 100 * cfg.Loss, SoakSeconds: cfg.Soak.Seconds()}
+	out := Result{Settings: cfg.Settings, Members: cfg.Members, LossPercent: 100 * cfg.Loss, Clock: "real"}
 	if err := derive(&out); err != nil {
 		return out, err
 	}
-	lag := startLag()
-	defer b.stop()
-	err := b.measure(ctx, &out)
-	out.HostLag = quantiles(lag())
+	began := time.Now()
+	quiet := b.narrate()
+	var err error
+	if cfg.Virtual {
+		out.Clock = "virtual"
+		err = inVirtualTime(ctx, func(ctx context.Context) error {
+			err := b.measure(ctx, &out)
+			b.stop()
+			return err
+		})
+	} else {
+		lag := startLag()
+		err = b.measure(ctx, &out)
+		out.HostLag = quantiles(lag())
+		b.stop()
+	}
+	quiet()
+	out.TookS = time.Since(began).Seconds()
+	if out.Starved = out.HostLag.P99 > millis(MaxLag); out.Starved {
+		out.FalseDeaths, out.LossFalseDeaths = nil, nil
+	}
 	return out, err
 }
 
@@ -137,11 +179,15 @@ type bench struct {
 	boots   int
 	watch   *watch
 	buried  []uint64 // false deaths that stopped members had counted
+
+	phase atomic.Pointer[string]
+	late  atomic.Bool // Limit is over
 }
 
 func (b *bench) measure(ctx context.Context, out *Result) error {
 	start := time.Now()
 	for i := range b.members {
+		b.now("%d of %d members started", i, len(b.members))
 		if err := b.start(i); err != nil {
 			return err
 		}
@@ -149,14 +195,14 @@ func (b *bench) measure(ctx context.Context, out *Result) error {
 			return err
 		}
 	}
-	if err := b.settle(ctx); err != nil {
+	if err := b.gather(ctx); err != nil {
 		return err
 	}
 	b.watch.settled()
 	out.SettleMS = millis(time.Since(start))
-	b.cfg.Progress(fmt.Sprintf("all %d members show all after %.1f s", b.cfg.Members, out.SettleMS/1000))
+	b.cfg.Progress(fmt.Sprintf("all %d members show all after %.1f s of the ring's time", b.cfg.Members, out.SettleMS/1000))
 	early := b.falseDeaths()
-	if err := sleep(ctx, time.Duration(b.cfg.Members)*calmEach); err != nil {
+	if err := b.pass(ctx, calm, "calm after the start"); err != nil {
 		return err
 	}
 	deaths, err := b.kills(ctx)
@@ -167,34 +213,43 @@ func (b *bench) measure(ctx context.Context, out *Result) error {
 	for _, d := range deaths {
 		first, everyone = append(first, millis(d.first.Sub(d.killed))), append(everyone, millis(d.last.Sub(d.killed)))
 	}
-	out.First, out.Everyone = quantiles(first), quantiles(everyone)
+	out.Kills, out.First, out.Everyone = len(deaths), quantiles(first), quantiles(everyone)
+	out.CutShort = out.Kills < b.cfg.Kills
 	if b.cfg.Soak+b.cfg.Idle == 0 {
 		return nil
 	}
+	b.cfg.Progress(fmt.Sprintf("%d hosts vanished and came back", len(deaths)))
 	if err := b.settle(ctx); err != nil {
 		return err
 	}
 	if err := sleep(ctx, rest); err != nil {
 		return err
 	}
-	before, began := b.net.Traffic(), time.Now()
-	if err := sleep(ctx, b.cfg.Idle); err != nil {
-		return err
-	}
-	b.traffic(out, before, time.Since(began))
 	clean := b.falseDeaths()
-	out.FalseDeaths = clean - early
-	b.cfg.Progress(fmt.Sprintf("%d hosts vanished and came back", len(deaths)))
-
 	b.net.Loss(b.cfg.Loss)
-	if err := sleep(ctx, b.cfg.Soak); err != nil {
+	began := time.Now()
+	if err := b.pass(ctx, b.cfg.Soak, "packets are lost"); err != nil {
 		return err
 	}
+	soak := time.Since(began)
 	b.net.Loss(0)
 	if err := b.settle(ctx); err != nil { // a false death counts when it is taken back
 		return err
 	}
-	out.LossFalseDeaths = b.falseDeaths() - clean
+	lost := b.falseDeaths()
+	if err := sleep(ctx, rest); err != nil {
+		return err
+	}
+	before := b.net.Traffic()
+	began = time.Now()
+	if err := b.pass(ctx, b.cfg.Idle, "idle"); err != nil {
+		return err
+	}
+	idle := time.Since(began)
+	b.traffic(out, before, idle)
+	out.SoakSeconds, out.LossFalseDeaths = soak.Seconds(), new(lost-clean)
+	out.FalseDeaths = new(clean - early + b.falseDeaths() - lost)
+	out.CutShort = out.CutShort || idle < b.cfg.Idle || soak < b.cfg.Soak
 	return nil
 }
 
@@ -231,34 +286,21 @@ func (b *bench) start(i int) error {
 	return err
 }
 
-// settle waits until every member shows every other as alive.
-func (b *bench) settle(ctx context.Context) error {
-	for began := time.Now(); ; {
-		lacking := 0
-		for _, m := range b.members {
-			if m.alive() != len(b.members) {
-				lacking++
-			}
-		}
-		if lacking == 0 {
-			return nil
-		}
-		if time.Since(began) > settleLimit {
-			return fmt.Errorf("%d of %d members do not show all within %v", lacking, len(b.members), settleLimit)
-		}
-		if err := sleep(ctx, poll); err != nil {
-			return err
-		}
-	}
-}
-
 // kills makes hosts vanish, and come back when everyone has seen it.
 func (b *bench) kills(ctx context.Context) ([]*death, error) {
 	var done []*death
 	down := map[int]*death{} // until they are started again
-	limit := max(1, min(mostDown, b.cfg.Members/10))
-	for begun := 0; len(done) < b.cfg.Kills || b.cfg.Soak+b.cfg.Idle > 0 && len(down) > 0; {
-		if i := b.rng.IntN(len(b.members)); begun < b.cfg.Kills && len(down) < limit && b.watch.grown(i) {
+	limit := max(1, min(mostDown, b.cfg.Members/10), b.cfg.Members/mostDownOf)
+	for begun := 0; ; {
+		wanted := b.cfg.Kills
+		if b.late.Load() {
+			wanted = min(wanted, max(1, begun))
+		}
+		if len(done) >= wanted && (b.cfg.Soak+b.cfg.Idle == 0 || len(down) == 0) {
+			break
+		}
+		b.now("%d of %d hosts vanished, %d of them shown dead by all", begun, b.cfg.Kills, len(done))
+		if i := b.rng.IntN(len(b.members)); begun < wanted && len(down) < limit && b.watch.grown(i) {
 			down[i] = b.kill(i)
 			begun++
 		}

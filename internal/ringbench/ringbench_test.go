@@ -2,28 +2,29 @@ package ringbench
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"os"
 	"strconv"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/kevlard/kevlard/membership"
 )
 
-// inBubble measures in virtual time: the figures are those of a machine that is
-// never late.
-func inBubble(t *testing.T, cfg Config) (r Result) {
+// measured runs in virtual time.
+func measured(t *testing.T, cfg Config) Result {
 	t.Helper()
-	began := time.Now()
-	synctest.Test(t, func(t *testing.T) {
-		var err error
-		if r, err = Run(context.Background(), cfg); err != nil {
-			t.Error(err)
-		}
-		time.Sleep(time.Minute) // memberlist's timers end by themselves
-	})
-	t.Logf("%.1f s: %+v", time.Since(began).Seconds(), r)
+	cfg.Virtual = true
+	r, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", text)
 	return r
 }
 
@@ -31,9 +32,12 @@ func inBubble(t *testing.T, cfg Config) (r Result) {
 func TestRing(t *testing.T) {
 	for _, settings := range []string{"lan", membership.MemberlistLAN} {
 		t.Run(settings, func(t *testing.T) {
-			r := inBubble(t, Config{Settings: settings, Members: 12, Kills: 12, Idle: 60 * time.Second, Soak: 30 * time.Second, Loss: 0.05, Seed: 1})
-			if r.FalseDeaths != 0 || r.LossFalseDeaths != 0 {
-				t.Errorf("false deaths: %d, under loss %d", r.FalseDeaths, r.LossFalseDeaths)
+			r := measured(t, Config{Settings: settings, Members: 12, Kills: 12, Idle: 60 * time.Second, Soak: 30 * time.Second, Loss: 0.05, Seed: 1})
+			if *r.FalseDeaths != 0 || *r.LossFalseDeaths != 0 {
+				t.Errorf("false deaths: %d, under loss %d", *r.FalseDeaths, *r.LossFalseDeaths)
+			}
+			if r.Kills != 12 || r.SoakSeconds != 30 || r.CutShort || r.Starved || r.Clock != "virtual" {
+				t.Errorf("not all was measured, or not in virtual time: %+v", r)
 			}
 			// The derivation is of quantiles; a dozen deaths have to be near it.
 			if r.First.P50 < 0.7*r.DerivedFirst.P50 || r.First.P50 > 1.4*r.DerivedFirst.P50 || r.First.Max > 1.5*r.DerivedFirst.P99 {
@@ -49,6 +53,24 @@ func TestRing(t *testing.T) {
 	}
 }
 
+// TestCancelled wants a ring in virtual time to end with its caller's context.
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	_, err := Run(ctx, Config{Settings: "lan", Members: 3, Kills: 1, Idle: 1000 * time.Hour, Virtual: true, Progress: func(string) { cancel(why) }})
+	if !errors.Is(err, why) {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestLimit wants a ring that takes too long to end with what it has, and to say so.
+func TestLimit(t *testing.T) {
+	r := measured(t, Config{Settings: "lan", Members: 3, Kills: 100_000, Idle: 1000 * time.Hour, Soak: 1000 * time.Hour, Limit: time.Nanosecond, Seed: 1})
+	if !r.CutShort || r.Kills < 1 || r.Kills == 100_000 || r.FalseDeaths == nil || r.LossFalseDeaths == nil || r.Packets == 0 {
+		t.Errorf("got %+v", r)
+	}
+}
+
 // TestLargeRing measures a ring of the size that KEVLARD_RING_SIZE says with both
 // settings, as docs/operating.md shows it. A thousand members take minutes.
 func TestLargeRing(t *testing.T) {
@@ -58,8 +80,8 @@ func TestLargeRing(t *testing.T) {
 	}
 	for _, settings := range []string{"lan", membership.MemberlistLAN} {
 		t.Run(settings, func(t *testing.T) {
-			inBubble(t, Config{
-				Settings: settings, Members: size, Kills: 30, Idle: 3 * time.Minute, Soak: time.Minute, Loss: 0.05, Seed: 1,
+			measured(t, Config{
+				Settings: settings, Members: size, Kills: 30, Idle: 30 * time.Second, Soak: time.Minute, Loss: 0.05, Seed: 1,
 				Progress: func(s string) { t.Log(s) },
 			})
 		})

@@ -31,9 +31,9 @@ const (
 	apart, killApart = 10 * time.Millisecond, 500 * time.Millisecond
 	// growth is how long a member is up before it counts as an observer, or may vanish.
 	growth = 10 * time.Second
-	// rest is how long a host stays away after everyone has seen it dead. memberlist
-	// counts incarnations from 1 in each life, so a rumour of the old death that is
-	// still under way kills the new life for a moment at members that know neither.
+	// rest is how long a host stays away after everyone has seen it dead. By itself,
+	// memberlist counts incarnations from 1 in each life, so a rumour of the old death
+	// that is still under way kills the new life for a moment at members that know neither.
 	rest = 10 * time.Second
 	poll = 50 * time.Millisecond
 	// least is how long a phase lasts at least when Limit is over.

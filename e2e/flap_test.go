@@ -14,7 +14,8 @@ import (
 
 // TestFlappingNode has a host down for three seconds and up for three, 20 times
 // (KEVLARD_E2E_FLAPS): its process is killed, or its cable is pulled. What it holds may be
-// taken on by others once; nothing else moves, and clients of the others notice nothing.
+// taken on by others once; nothing else is loaded or dropped, and clients of the others
+// notice nothing.
 func TestFlappingNode(t *testing.T) {
 	needLong(t, "six minutes")
 	needRoot(t, "it makes network namespaces")
@@ -66,7 +67,11 @@ func TestFlappingNode(t *testing.T) {
 				_, rest, _ := strings.Cut(m.what, "[")
 				layers, _, _ := strings.Cut(rest, ")")
 				layers = "[" + layers + ")"
-				if !held[layers] || m.cause != "death" || m.bytes == 0 {
+				verb, _, _ := strings.Cut(m.what, " ")
+				switch {
+				case verb == "announce" || verb == "retain":
+					continue // it means to give up what is held twice while the host is there, and thinks better of it
+				case verb != "adopt" || !held[layers] || m.cause != "death":
 					t.Errorf("something else moves: %v", m)
 				}
 				if covered[layers]++; covered[layers] > 1 {

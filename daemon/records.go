@@ -161,6 +161,9 @@ func (r *records) hear(from kevlard.NodeID, boot kevlard.BootID, version uint64)
 		return
 	}
 	h.told, h.toldBoot = version, boot
+	if !h.refused {
+		h.wait, h.next = 0, time.Time{}
+	}
 	if h.rec.Boot == boot && h.rec.Version >= version {
 		return
 	}

@@ -43,13 +43,17 @@ type Testimony struct {
 // connections to the member broke.
 //
 //	looks, for the patience    what others say
-//	all refused                some answer, none is connected  bury
-//	all refused                there is nobody else            bury
+//	refused throughout         some answer, none is connected  bury
+//	refused throughout         there is nobody else            bury
 //	some refused, some silent  two answer, all have lost it    bury
 //	all silent                                                 dismiss
-//	one alive                                                  dismiss
+//	alive after the patience                                   dismiss
+//	alive before               begin again: its connections go before its ports do
 //	                           somebody is connected           dismiss
 //	anything else                                              look again, up to mostPatience
+//
+// Refused throughout is for the whole patience; a look that was silent before it, as when
+// this host itself stood still, does not count then.
 //
 // Connections break by themselves only after seconds without a byte, which is when the
 // ring has decided; if they break sooner, the process or its host has closed them. A host
@@ -58,8 +62,12 @@ type Testimony struct {
 type Inquest struct {
 	patience time.Duration
 	began    time.Time
+	from     time.Time // since when the looks below are counted
 	refused  int
 	silent   int
+	row      int       // refused looks since the last silent one
+	rowBegan time.Time // when it began
+	steady   bool      // refused throughout
 }
 
 // mostPatience is after how many times the patience an inquest ends without a result: the
@@ -69,23 +77,33 @@ const mostPatience = 20
 // NewInquest begins at now. patience is how long the evidence must stand: a process that
 // is restarted at once is back by then.
 func NewInquest(now time.Time, patience time.Duration) *Inquest {
-	return &Inquest{patience: patience, began: now}
+	return &Inquest{patience: patience, began: now, from: now}
 }
 
 // Look takes the result of a look that ended at now.
 func (q *Inquest) Look(now time.Time, s Sign) Step {
 	switch s {
 	case SignAlive:
-		return Dismiss
+		if now.Sub(q.began) >= q.patience {
+			return Dismiss
+		}
+		*q = Inquest{patience: q.patience, began: q.began, from: now}
+		return Look
 	case SignRefused:
+		if q.row == 0 {
+			q.rowBegan = now
+		}
 		q.refused++
+		q.row++
 	case SignSilent:
 		q.silent++
+		q.row = 0
 	}
-	switch late := now.Sub(q.began); {
-	case late < q.patience || q.refused+q.silent < 3:
+	q.steady = q.refused > 0 && q.silent == 0 || q.row >= 3 && now.Sub(q.rowBegan) >= q.patience
+	switch {
+	case now.Sub(q.from) < q.patience || q.refused+q.silent < 3:
 		return Look
-	case q.refused == 0 || late > mostPatience*q.patience:
+	case q.refused == 0 || now.Sub(q.began) > mostPatience*q.patience:
 		return Dismiss
 	default:
 		return Ask
@@ -106,7 +124,7 @@ func (q *Inquest) Hear(others int, said []Testimony) Step {
 	}
 	switch {
 	case q.refused == 0:
-	case q.silent == 0 && (others == 0 || len(said) > 0):
+	case q.steady && (others == 0 || len(said) > 0):
 		return Bury
 	case q.silent > 0 && lost >= 2 && lost == len(said):
 		return Bury

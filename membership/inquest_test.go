@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/kevlard/kevlard"
 	"pgregory.net/rapid"
 )
 
@@ -25,13 +26,15 @@ func TestInquest(t *testing.T) {
 		{"killed, in a ring of two", []Sign{r, r, r, r, r, r}, Ask, 0, nil, Bury},
 		{"refused to this node only", []Sign{r, r, r, r, r, r}, Ask, 6, []Testimony{lost, knows, lost}, Dismiss},
 		{"refused, and nobody answers", []Sign{r, r, r, r, r, r}, Ask, 6, nil, Look},
-		{"restarted at once", []Sign{r, r, a}, Dismiss, 6, nil, Look},
-		{"stalled: the kernel takes connections", []Sign{a}, Dismiss, 6, nil, Look},
+		{"restarted at once", []Sign{r, r, a, a, a, a}, Dismiss, 6, nil, Look},
+		{"its connections went before its ports", []Sign{a, r, r, r, r, r}, Ask, 0, nil, Bury},
+		{"stalled: the kernel takes connections", []Sign{a, a, a, a, a, a}, Dismiss, 6, nil, Look},
 		{"vanished", []Sign{s, s, s, s, s, s}, Dismiss, 6, []Testimony{lost, lost, lost}, Look},
 		{"refused on the way out", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost, lost, lost}, Bury},
 		{"refused and silent, one agrees", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost}, Look},
 		{"refused and silent, one was never connected", []Sign{r, r, s, s, s, s}, Ask, 6, []Testimony{lost, lost, nothing}, Look},
 		{"refused and silent, in a ring of two", []Sign{r, r, s, s, s, s}, Ask, 0, nil, Look},
+		{"one look timed out, and then all were refused, in a ring of two", []Sign{s, r, r, r, r, r}, Ask, 0, nil, Look},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			now := time.Time{}.Add(time.Hour)
@@ -53,21 +56,45 @@ func TestInquest(t *testing.T) {
 	}
 }
 
+// A look that timed out, as when this host stood still itself, is forgotten when all were
+// refused for the whole patience after it.
+func TestInquestForgetsALateLook(t *testing.T) {
+	const patience = 500 * time.Millisecond
+	now := time.Time{}.Add(time.Hour)
+	q := NewInquest(now, patience)
+	for i, c := range []struct {
+		sign Sign
+		want Step // with what others say where it is to ask them
+	}{{SignRefused, Look}, {SignSilent, Look}, {SignRefused, Look}, {SignRefused, Look}, {SignRefused, Look}, {SignRefused, Look}, {SignRefused, Look}, {SignRefused, Bury}} {
+		step := q.Look(now, c.sign)
+		if step == Ask {
+			step = q.Hear(0, nil)
+		}
+		if step != c.want {
+			t.Fatalf("look %d: step %d, want %d", i, step, c.want)
+		}
+		now = now.Add(patience / 5)
+	}
+}
+
 // Whatever is seen in whatever order: who took a connection, answered a ping or is
 // connected to somebody is never gone, nor is who was only silent, nor anybody before the
 // patience is over.
 func TestInquestNeverBuriesTheLiving(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Time{}.Add(time.Hour)
-		began, patience := now, time.Duration(rapid.IntRange(1, 3000).Draw(t, "patience"))*time.Millisecond
+		lived, patience := now, time.Duration(rapid.IntRange(1, 3000).Draw(t, "patience"))*time.Millisecond
 		q := NewInquest(now, patience)
 		refused := false
 		for {
 			now = now.Add(time.Duration(rapid.IntRange(0, 900).Draw(t, "ms")) * time.Millisecond)
 			sign := Sign(rapid.IntRange(int(SignSilent), int(SignAlive)).Draw(t, "sign"))
-			refused = refused || sign == SignRefused
+			refused = sign != SignAlive && (refused || sign == SignRefused)
+			if sign == SignAlive {
+				lived = now
+			}
 			switch step := q.Look(now, sign); {
-			case sign == SignAlive && step != Dismiss:
+			case sign == SignAlive && (step == Ask || step == Bury):
 				t.Fatalf("it is alive, and step %d follows", step)
 			case step == Dismiss:
 				return
@@ -76,8 +103,8 @@ func TestInquestNeverBuriesTheLiving(t *testing.T) {
 			}
 			break
 		}
-		if now.Sub(began) < patience || !refused {
-			t.Fatalf("asked after %v of %v, refused %v", now.Sub(began), patience, refused)
+		if now.Sub(lived) < patience || !refused {
+			t.Fatalf("asked after %v of %v, refused %v", now.Sub(lived), patience, refused)
 		}
 		others := rapid.IntRange(0, 5).Draw(t, "others")
 		var said []Testimony
@@ -229,4 +256,39 @@ func TestHeardBesideGossip(t *testing.T) {
 		}
 		t.Logf("dead %v after the last word", w.agree(5*time.Second, without(procs, 4)...))
 	})
+}
+
+// A buried boot of which the mesh brings a message lives, whatever gossip had said; a
+// goodbye of somebody doomed counts at once; expire is asked for once.
+func TestVouchedDead(t *testing.T) {
+	now := time.Now()
+	tab := newTable("self", Meta{Peer: "p", Boot: "b"})
+	tab.vouch = 2 * time.Second
+	state := func(n kevlard.NodeID) State {
+		m, _ := tab.get(n)
+		return m.State
+	}
+	for _, n := range []kevlard.NodeID{"n", "m", "o"} {
+		tab.alive(n, "a", Meta{Peer: string(n), Boot: "b1"}, now)
+		tab.attest(n, "b1", now)
+	}
+	tab.bury("n", "b1", now)
+	if tab.attest("n", "another", now); state("n") != StateDead {
+		t.Errorf("another boot was heard, and n is %s", state("n"))
+	}
+	if tab.attest("n", "b1", now); state("n") != StateAlive || tab.live.Load() != 3 {
+		t.Errorf("n was heard and is %s; %d are alive, want 3", state("n"), tab.live.Load())
+	}
+	if !tab.lost("m", now) || tab.lost("o", now) {
+		t.Error("expire is wanted once while somebody is doomed")
+	}
+	if tab.farewell(gone{Name: "m", Boot: "b1"}, now); state("m") != StateLeft {
+		t.Errorf("m said goodbye and is %s", state("m"))
+	}
+	if tab.expire(now.Add(3 * time.Second)); state("o") != StateDead || tab.live.Load() != 1 {
+		t.Errorf("o is %s, %d are alive", state("o"), tab.live.Load())
+	}
+	if tab.attest("n", "b1", now.Add(4*time.Second)); !tab.lost("n", now.Add(4*time.Second)) {
+		t.Error("nobody is doomed, and expire is not wanted for the next")
+	}
 }

@@ -23,9 +23,10 @@ type table struct {
 	live    atomic.Int32  // alive members, ourselves included
 	revived atomic.Uint64 // boots that came back from the dead: false deaths
 
-	mu      sync.Mutex
-	entries map[kevlard.NodeID]*entry
-	goners  map[bootOf]goneAt
+	mu       sync.Mutex
+	expiring bool // somebody is doomed, and expire will be called
+	entries  map[kevlard.NodeID]*entry
+	goners   map[bootOf]goneAt
 }
 
 type entry struct {
@@ -135,7 +136,7 @@ func (t *table) alive(name kevlard.NodeID, addr string, m Meta, now time.Time) {
 
 // lost records that memberlist declared name dead or left; it cannot say which,
 // so a goodbye decides: the leaving flag, or a gone message. Where the boot is vouched for,
-// it stays alive for now, and doomed is true: see expire.
+// it stays alive for now, and doomed is true if nobody calls expire yet.
 func (t *table) lost(name kevlard.NodeID, now time.Time) (doomed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,7 +150,9 @@ func (t *table) lost(name kevlard.NodeID, now time.Time) (doomed bool) {
 	case e.State != StateAlive:
 	case now.Sub(e.vouched) < t.vouch && !left && !e.Meta.Leaving:
 		e.doomed = now
-		return true
+		doomed = !t.expiring
+		t.expiring = true
+		return doomed
 	default:
 		t.end(e, now)
 	}
@@ -170,6 +173,7 @@ func (t *table) expire(now time.Time) (left bool) {
 			left = true
 		}
 	}
+	t.expiring = left
 	return left
 }
 
@@ -177,8 +181,13 @@ func (t *table) expire(now time.Time) (left bool) {
 func (t *table) attest(name kevlard.NodeID, boot kevlard.BootID, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.entries[name]; e != nil && e.Meta.Boot == boot {
-		e.vouched = now
+	e := t.entries[name]
+	if e == nil || e.Meta.Boot != boot {
+		return
+	}
+	e.vouched = now
+	if e.buried && e.State == StateDead {
+		t.unbury(e, now)
 	}
 }
 
@@ -201,7 +210,7 @@ func (t *table) bury(name kevlard.NodeID, boot kevlard.BootID, now time.Time) bo
 	if e == nil || name == t.self || e.State != StateAlive || e.Meta.Boot != boot {
 		return false
 	}
-	e.buried = true
+	e.buried = e.doomed.IsZero() // else memberlist has its own verdict, and takes it back itself
 	t.end(e, now)
 	return true
 }
@@ -215,6 +224,11 @@ func (t *table) heard(name kevlard.NodeID, boot kevlard.BootID, now time.Time) {
 	if e == nil || !e.buried || e.State != StateDead || boot != "" && boot != e.Meta.Boot {
 		return
 	}
+	t.unbury(e, now)
+}
+
+// unbury takes back what an inquest found. The mutex is held.
+func (t *table) unbury(e *entry, now time.Time) {
 	e.buried = false
 	e.State, e.Since = StateAlive, now
 	t.live.Add(1)
@@ -241,6 +255,9 @@ func (t *table) farewell(g gone, now time.Time) bool {
 		t.dropOldestGone()
 	}
 	t.goners[key] = goneAt{forced: g.Forced, at: now.Add(-g.Age)}
+	if same && !g.Forced && !e.doomed.IsZero() {
+		t.end(e, now)
+	}
 	if same && e.State == StateDead {
 		if g.Forced {
 			delete(t.entries, g.Name)

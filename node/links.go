@@ -405,5 +405,5 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 			m.names = m.names[:0]
 		}
 	}
-	return m.hurryStandbys(now, m.hurry(now, out))
+	return m.hurryStandbys(now, m.hurry(now, m.compare(out)))
 }

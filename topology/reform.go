@@ -79,8 +79,13 @@ type want struct {
 // load is how far a stage was when it last got further.
 type load struct {
 	progress int
-	at       kevlard.Instant
+	at       kevlard.Instant // of that, or while it waits for others, the last look
+	begun    kevlard.Instant // of that
 }
+
+// maxWaits is how many times Settle.Load a load may wait for others without getting on: who
+// says that it waits may hang.
+const maxWaits = 10
 
 type failure struct {
 	reason string
@@ -224,10 +229,13 @@ func (r *Reformer) watchLoads(now kevlard.Instant, self *Node, out []Action) []A
 		}
 		seen[s.Key] = true
 		l, ok := r.loads[s.Key]
-		if !ok || s.Progress != l.progress || s.Waits {
-			l = load{s.Progress, now}
-			r.loads[s.Key] = l
+		switch {
+		case !ok || s.Progress != l.progress:
+			l = load{s.Progress, now, now}
+		case s.Waits && now < l.begun.Add(maxWaits*r.settle.Load):
+			l.at = now
 		}
+		r.loads[s.Key] = l
 		if now < l.at.Add(r.settle.Load) {
 			r.wake(l.at.Add(r.settle.Load))
 			continue

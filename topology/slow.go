@@ -45,7 +45,8 @@ func (v View) Compare() []Slowness {
 			continue
 		}
 		for _, s := range n.Stages {
-			if s.State == Ready && s.RowMicros > 0 {
+			m, known := v.Model(s.Key.Model)
+			if l := s.Key.Layers; s.State == Ready && s.RowMicros > 0 && known && 0 <= l.Lo && l.Lo < l.Hi && l.Hi <= m.Layers {
 				id, took := s.Key.Model, int64(s.RowMicros)
 				if costs[id] == nil {
 					costs[id] = v.costOf(id)
@@ -84,11 +85,14 @@ func (v View) Compare() []Slowness {
 
 // costOf says what a row costs in ranges of a model's layers, in a unit of the model.
 func (v View) costOf(id kevlard.Digest) func(kevlard.Layers) int64 {
-	m, _ := v.Model(id)
-	for _, n := range v.Nodes {
-		for _, w := range n.Weights {
-			if s := newSizes(w); w.Model == id && s.layers == m.Layers {
-				return s.cost
+	m, known := v.Model(id)
+	if known && m.Layers <= maxLayers {
+		for _, n := range v.Nodes {
+			for _, w := range n.Weights {
+				if w.Model == id && w.Check(m.Layers) {
+					s := newSizes(w)
+					return s.cost
+				}
 			}
 		}
 	}

@@ -88,3 +88,21 @@ func TestNoneIsSlowAmongEquals(t *testing.T) {
 		}
 	})
 }
+
+// TestCompareBelievesNoRecord: what others say of a model may fit nothing, and is left out.
+func TestCompareBelievesNoRecord(t *testing.T) {
+	m, w := even("fairy", 12, 100, 0, 0)
+	v := pace(m, w, [3]int{0, 6, 100}, [3]int{6, 12, 100}, [3]int{0, 6, 400})
+	want := v.Compare()
+	huge, short := w, w
+	huge.Layers = []Run{{Count: 1 << 40, Bytes: 1}}
+	short.Layers = w.Layers[:0:0]
+	for name, lies := range map[string]Weights{"endless": huge, "none": short} {
+		v.Nodes[0].Weights = append([]Weights{lies}, v.Nodes[0].Weights...)
+		if got := v.Compare(); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", name, got, want)
+		}
+	}
+	v.Nodes[2].Stages[0].Key.Layers = kevlard.Layers{Lo: 6, Hi: 99}
+	v.Compare() // of layers that there are not
+}

@@ -21,11 +21,20 @@ func TestFlippedByte(t *testing.T) {
 		n.add("a", "", m)
 		n.add("bad", "", m)
 		me := n.add("me", t.TempDir())
-		left := flips
+		// Who sends damage again and again is asked less and less: the other one must not
+		// have sent all before it is dropped.
+		left, dropped := flips, make(chan struct{})
 		n.meddle = func(from kevlard.NodeID, body []byte) {
 			if from == "bad" && left > 0 {
-				left--
 				body[len(body)/2] ^= 1
+				if left--; left == max(0, flips-3) {
+					close(dropped)
+				}
+			}
+		}
+		n.wait = func(from kevlard.NodeID) {
+			if from == "a" {
+				<-dropped
 			}
 		}
 		var last Progress

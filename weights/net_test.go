@@ -23,6 +23,8 @@ type network struct {
 	nodes map[kevlard.NodeID]*peer
 	// meddle may change a piece on its way, before it is counted.
 	meddle func(from kevlard.NodeID, body []byte)
+	// wait may keep a piece of a sender back, before that.
+	wait func(from kevlard.NodeID)
 }
 
 type peer struct {
@@ -102,6 +104,9 @@ func (n *network) send(from, to kevlard.NodeID, header, body []byte) error {
 	}
 	if !IsPiece(header) {
 		return errors.New("not a piece of weights")
+	}
+	if n.wait != nil {
+		n.wait(from)
 	}
 	n.mu.Lock()
 	sender.sent += int64(len(body))

@@ -216,6 +216,7 @@ func TestSecondClaimantIsRefused(t *testing.T) {
 		w.agree(5*time.Second, rest...)
 		w.eventually(15*time.Second, "the newcomer knows the dead", func() bool { return late.view(StateDead) != "" })
 		check(impostor(addrOf(6)), StateDead)
+		time.Sleep(5 * time.Second) // a rumour of it that still travels would take the name when it is free
 
 		// Force-leave frees the name, on all.
 		if err := rest[0].ForceLeave("node-03"); err == nil {

@@ -232,7 +232,8 @@ func TestOwnerIsSlowToAnswer(t *testing.T) {
 	if _, err := s.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Resume(t.Context(), s.ID(), accepts, nil); code(err) != "owner_lost" {
+	// On a slow machine it also hears too late from those that would vote.
+	if _, err := other.Resume(t.Context(), s.ID(), accepts, nil); code(err) != "owner_lost" && code(err) != "session_no_quorum" {
 		t.Errorf("its owner does not answer: %v", err)
 	}
 	if err := s.Close(); err != nil {

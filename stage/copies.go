@@ -31,7 +31,7 @@ func (s *slot) reads() bool { return s.export != nil && s.held < s.export.to }
 func (m *Machine) policy() index.Policy {
 	piece := max(1, min(protocol.MaxRowsTokens, m.cfg.Limits.PieceBytes/max(1, m.cellBytes)))
 	return index.Policy{
-		Tokens: m.cfg.Limits.ReplicateTokens, Delay: m.cfg.Timing.Replicate, Slow: m.cfg.Timing.SlowStandby,
+		Tokens: m.cfg.Limits.ReplicateTokens, Delay: m.cfg.Timing.Replicate, Gap: m.cfg.Timing.ReplicateGap, Slow: m.cfg.Timing.SlowStandby,
 		Piece: piece, Window: max(2*m.cfg.Limits.ReplicateTokens, m.cfg.Limits.WindowBytes/max(1, m.cellBytes)),
 	}
 }

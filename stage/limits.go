@@ -27,6 +27,9 @@ type Timing struct {
 	// Replicate is how long a finished position waits for more before it is sent to
 	// the standby. Default 250 ms.
 	Replicate time.Duration
+	// ReplicateGap is least between two pieces of a session that are not full, within
+	// Replicate. Default 100 ms.
+	ReplicateGap time.Duration
 	// SlowStandby is how long a standby may acknowledge nothing before it is given
 	// up. Default 2 s.
 	SlowStandby time.Duration
@@ -62,6 +65,7 @@ func (t Timing) withDefaults() Timing {
 	set(&t.RestartMax, 30*time.Second)
 	set(&t.Calm, 60*time.Second)
 	set(&t.Replicate, 250*time.Millisecond)
+	set(&t.ReplicateGap, 100*time.Millisecond)
 	set(&t.SlowStandby, 2*time.Second)
 	set(&t.Fetch, 300*time.Millisecond)
 	set(&t.Await, 400*time.Millisecond)

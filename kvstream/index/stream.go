@@ -11,6 +11,9 @@ import (
 type Policy struct {
 	Tokens int           // so many finished positions are worth a piece
 	Delay  time.Duration // a finished position waits no longer
+	// Gap is between pieces that are not full, within Delay: what a piece costs hardly
+	// depends on its size, so a model whose tokens take little must send fewer a second.
+	Gap    time.Duration
 	Window int           // positions that may be sent and not acknowledged
 	Piece  int           // most positions of one piece
 	Slow   time.Duration // a standby that acknowledges nothing for so long is given up
@@ -29,6 +32,7 @@ type Stream struct {
 	acked  kevlard.Pos // positions before it are stored there
 	held   kevlard.Pos // positions before it are finished here
 	oldest kevlard.Instant
+	last   kevlard.Instant // when rows were sent last, 0: never
 	heard  kevlard.Instant // when the standby last acknowledged something, or was first asked
 }
 
@@ -84,7 +88,7 @@ func (s *Stream) Next(now kevlard.Instant, p Policy) (from, to kevlard.Pos) {
 	if !s.open || s.held <= s.sent {
 		return 0, 0
 	}
-	if s.held-s.sent < p.Tokens && now < s.oldest.Add(p.Delay) {
+	if now < s.ripe(p) {
 		return 0, 0
 	}
 	to = min(s.held, s.sent+p.Piece, s.acked+p.Window)
@@ -92,6 +96,18 @@ func (s *Stream) Next(now kevlard.Instant, p Policy) (from, to kevlard.Pos) {
 		return 0, 0
 	}
 	return s.sent, to
+}
+
+// ripe returns from when on what is finished here and not sent is worth a piece.
+func (s *Stream) ripe(p Policy) kevlard.Instant {
+	switch n := s.held - s.sent; {
+	case n >= p.Piece, n >= p.Tokens && s.last == 0:
+		return 0
+	case n >= p.Tokens:
+		return min(s.oldest.Add(p.Delay), s.last.Add(p.Gap))
+	default:
+		return s.oldest.Add(p.Delay)
+	}
 }
 
 // Due reports whether there is something to send now.
@@ -105,7 +121,7 @@ func (s *Stream) Sent(now kevlard.Instant, to kevlard.Pos) {
 	if s.sent == s.acked {
 		s.heard = now // nothing was owed until now
 	}
-	s.sent = to
+	s.sent, s.last = to, now
 	s.oldest = kevlard.Never
 	s.Computed(now, s.held)
 }
@@ -129,7 +145,7 @@ func (s *Stream) Deadline(p Policy) kevlard.Instant {
 		at = s.heard.Add(p.Slow)
 	}
 	if s.open && s.held > s.sent && s.sent < s.acked+p.Window {
-		at = min(at, s.oldest.Add(p.Delay))
+		at = min(at, s.ripe(p))
 	}
 	return at
 }

@@ -1,6 +1,8 @@
 package index
 
 import (
+	"iter"
+	"slices"
 	"testing"
 	"time"
 
@@ -52,6 +54,55 @@ func TestStreamSendsInPieces(t *testing.T) {
 	next(9, 17)
 	if s.Stored(now, protocol.Stored{Refusal: protocol.RefusedCapacity}) {
 		t.Error("a refusal is taken for an answer")
+	}
+}
+
+// TestStreamKeepsPiecesApart wants a fast session to send fewer and larger pieces, and none
+// to wait for longer than a position may.
+func TestStreamKeepsPiecesApart(t *testing.T) {
+	p := policy()
+	p.Gap, p.Piece, p.Window = 30*time.Millisecond, 40, 64
+	const ms = kevlard.Instant(time.Millisecond)
+	for _, c := range []struct {
+		name string
+		held []kevlard.Pos // after each millisecond
+		want []kevlard.Instant
+	}{
+		{"one a millisecond", slices.Collect(counted(80, 1)), []kevlard.Instant{4, 34, 64}},
+		{"thirty a millisecond: full pieces wait for nothing", slices.Collect(counted(12, 30)), []kevlard.Instant{1, 3, 4, 5, 7, 8, 9, 11, 12}},
+		{"one in ten: the tokens say when", slices.Collect(counted(130, 0.1)), []kevlard.Instant{40, 80, 120}},
+		{"one in sixty: the delay says when", slices.Collect(counted(130, 1.0/60)), []kevlard.Instant{110}},
+	} {
+		s := NewStream(1, "standby", 1)
+		s.Stored(1, protocol.Stored{})
+		var got []kevlard.Instant
+		for i, held := range c.held {
+			now := kevlard.Instant(i+1)*ms + 1
+			s.Computed(now, held)
+			from, to := s.Next(now, p)
+			if due := s.Deadline(p); from == to && held > s.sent && due <= now {
+				t.Errorf("%s: nothing to send at %d ms, but due since %v", c.name, i+1, now.Sub(due))
+			}
+			if from < to {
+				got = append(got, kevlard.Instant(i+1))
+				s.Sent(now, to)
+				s.Stored(now, protocol.Stored{Through: to})
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: sent at %v ms, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// counted yields how many positions are finished after each of n milliseconds.
+func counted(n int, rate float64) iter.Seq[kevlard.Pos] {
+	return func(yield func(kevlard.Pos) bool) {
+		for i := range n {
+			if !yield(kevlard.Pos(float64(i+1) * rate)) {
+				return
+			}
+		}
 	}
 }
 

@@ -76,7 +76,7 @@ func (c *Config) Fields() []Field {
 		{Key: "kv.nvme_bytes"},
 		{Key: "kv.standbys", dst: &c.KV.Standbys, check: func() error { return inRange(c.KV.Standbys, 0, 1) }, Doc: "copies of the KV of sessions owned here: 0 (after a failover it is computed again) or 1"},
 		{Key: "kv.standby", dst: &c.KV.Standby, check: func() error { return oneOf(c.KV.Standby, StandbyRAM, StandbyHot) }, Doc: "where copies are kept here: ram, or hot (in the engine as well, where it has room)"},
-		{Key: "kv.replicate_tokens", dst: &c.KV.ReplicateTokens, check: func() error { return inRange(c.KV.ReplicateTokens, 1, 1024) }, Doc: "so many finished positions are sent to the standby at once"},
+		{Key: "kv.replicate_tokens", dst: &c.KV.ReplicateTokens, check: func() error { return inRange(c.KV.ReplicateTokens, 1, 1024) }, Doc: "so many finished positions are sent to the standby at once, at most every 100 ms"},
 		{Key: "kv.replicate_ms", dst: &c.KV.ReplicateMS, check: func() error { return inRange(c.KV.ReplicateMS, 1, 10_000) }, Doc: "a finished position waits no longer to be sent, in milliseconds"},
 		{Key: "kv.bandwidth", dst: &c.KV.Bandwidth, check: func() error { return checkBandwidth(c.KV.Bandwidth) }, Doc: "KV that is sent at most, in bytes a second; 0: no cap"},
 		{Key: "kv.high_water"},

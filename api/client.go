@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -188,6 +189,9 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (*http.R
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return nil, newError(http.StatusForbidden, "control_refused", "ask the daemon at %s: this user may not open the socket: root, the daemon's user and, to look, members of [control] group may", c.path)
+		}
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return nil, fmt.Errorf("ask the daemon at %s: %w (%v): start one with kevlard agent, or name its socket with --control", c.path, ErrNoDaemon, op.Err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"strconv"
@@ -48,10 +47,12 @@ type Node interface {
 	Keys(ctx context.Context, do string, secret []byte, id string) (report.Keys, error)
 }
 
-// Control is the control socket: HTTP and JSON, for whoever may open the socket.
+// Control is the control socket: HTTP and JSON, for root and the daemon's user. Members
+// of its group may GET what is not under /debug; who else calls is answered 403.
 //
 //	GET  /members /topology /sessions[?all=true] /status /version   one document
 //	GET  /events[?since=10m][&follow=true]                          one event a line
+//	GET  /metrics                                                   as on the API
 //	POST /join {"addrs": [...]}  /leave {"timeout_ms": n}           one document
 //	POST /drain {"node": "", "undo": false}  /force-leave {"node"}  {}
 //	POST /fetch {"model": "", "lo": 0, "hi": 0}                     JSON lines, see FetchLine
@@ -65,15 +66,15 @@ type Control struct {
 	node     Node
 	gen      Generator
 	version  Version
-	listener net.Listener
+	listener *ControlListener
 	log      *slog.Logger
 	handler  http.Handler
 }
 
-// NewControl serves on l, which ListenControl made.
-func NewControl(l net.Listener, node Node, gen Generator, v Version, log *slog.Logger) *Control {
+// NewControl serves on l; metrics answers /metrics.
+func NewControl(l *ControlListener, node Node, gen Generator, metrics http.Handler, v Version, log *slog.Logger) *Control {
 	c := &Control{node: node, gen: gen, version: v, listener: l, log: log}
-	c.handler = c.routes()
+	c.handler = l.door.guard(c.routes(metrics))
 	return c
 }
 
@@ -83,8 +84,9 @@ func (c *Control) Run(ctx context.Context) error {
 	return serve(ctx, c.listener, c.handler, nil, 0, c.log)
 }
 
-func (c *Control) routes() http.Handler {
+func (c *Control) routes(metrics http.Handler) http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics)
 	document := func(path string, get func(r *http.Request) any) {
 		mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) { writeJSON(w, http.StatusOK, get(r)) })
 	}

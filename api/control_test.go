@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -93,11 +94,11 @@ func (n *toyNode) Keys(_ context.Context, do string, secret []byte, id string) (
 func startControl(t *testing.T, node Node, gen Generator) (*Client, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "k.sock")
-	l, err := ListenControl(path)
+	l, err := ListenControl(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := NewControl(l, node, gen, Version{Version: "1.2.3"}, slog.New(slog.DiscardHandler))
+	c := NewControl(l, node, gen, http.NotFoundHandler(), Version{Version: "1.2.3"}, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
 	go func() { ended <- c.Run(ctx) }()
@@ -260,7 +261,7 @@ func TestListenControl(t *testing.T) {
 	})
 	t.Run("live", func(t *testing.T) {
 		c, path := startControl(t, &toyNode{}, &toy{})
-		if l, err := ListenControl(path); err == nil {
+		if l, err := ListenControl(path, ""); err == nil {
 			l.Close()
 			t.Error("a live daemon's socket was taken")
 		}
@@ -276,7 +277,7 @@ func TestListenControl(t *testing.T) {
 		}
 		dead.SetUnlinkOnClose(false)
 		dead.Close()
-		l, err := ListenControl(path)
+		l, err := ListenControl(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -289,7 +290,7 @@ func TestListenControl(t *testing.T) {
 		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if l, err := ListenControl(path); err == nil {
+		if l, err := ListenControl(path, ""); err == nil {
 			l.Close()
 			t.Error("a file was replaced")
 		}
@@ -300,14 +301,14 @@ func TestListenControl(t *testing.T) {
 	t.Run("taken over", func(t *testing.T) {
 		// A listener that closes late must not remove its successor's socket.
 		path := filepath.Join(t.TempDir(), "k.sock")
-		first, err := ListenControl(path)
+		first, err := ListenControl(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := os.Remove(path); err != nil {
 			t.Fatal(err)
 		}
-		second, err := ListenControl(path)
+		second, err := ListenControl(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -322,7 +323,7 @@ func TestListenControl(t *testing.T) {
 		}
 	})
 	t.Run("too long", func(t *testing.T) {
-		if l, err := ListenControl(filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath))); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
+		if l, err := ListenControl(filepath.Join(t.TempDir(), strings.Repeat("x", maxSocketPath)), ""); err == nil || !strings.Contains(err.Error(), "the kernel takes 107") {
 			t.Errorf("%v, %v", l, err)
 		}
 	})

@@ -48,6 +48,9 @@ const (
 	// maxControlAnswer is the most bytes of one control document or line that the
 	// client side reads; a longer one is an error.
 	maxControlAnswer = 16 << 20
+	// maxGroups is the most supplementary groups of who calls at the control socket, which
+	// is the kernel's own bound; who had more would be refused.
+	maxGroups = 65536
 	// maxSocketPath is what the kernel allows for a socket's path.
 	maxSocketPath = 107
 	// maxErrors is the most bytes of an error text that the client side keeps.

@@ -12,10 +12,22 @@ import (
 	"syscall"
 )
 
-// ListenControl listens on a unix socket that only its owner may use (0600). It
-// takes the place of a socket that no daemon answers on any more, and never that
-// of anything else.
-func ListenControl(path string) (net.Listener, error) {
+// ControlListener is a control socket that waits for callers.
+type ControlListener struct {
+	*net.UnixListener
+	path string
+	info os.FileInfo
+	door doorkeeper
+}
+
+// ListenControl listens on a unix socket that only its owner may use (0600), or, with a
+// group, its members too (0660), who may look and change nothing. It takes the place of
+// a socket that no daemon answers on any more, and never that of anything else.
+func ListenControl(path, group string) (*ControlListener, error) {
+	door, err := newDoorkeeper(group)
+	if err != nil {
+		return nil, fmt.Errorf("control socket %s: %w", path, err)
+	}
 	if err := checkSocketPlace(path); err != nil {
 		return nil, fmt.Errorf("control socket %s: %w", path, err)
 	}
@@ -32,14 +44,14 @@ func ListenControl(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("control socket %s: %w", path, err)
 	}
 	l.SetUnlinkOnClose(false) // it would remove the name it was made under
-	if err := errors.Join(os.Chmod(hidden, 0o600), os.Rename(hidden, path)); err != nil {
+	if err := errors.Join(door.hang(hidden), os.Rename(hidden, path)); err != nil {
 		return nil, errors.Join(fmt.Errorf("control socket %s: %w", path, err), l.Close(), os.Remove(hidden))
 	}
 	info, err := os.Lstat(path)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("control socket %s: %w", path, err), l.Close())
 	}
-	return &controlListener{UnixListener: l, path: path, info: info}, nil
+	return &ControlListener{UnixListener: l, path: path, info: info, door: door}, nil
 }
 
 // checkSocketPlace refuses a path that holds something worth keeping.
@@ -69,19 +81,12 @@ func checkSocketPlace(path string) error {
 	return fmt.Errorf("there is a socket, and whether a daemon still listens is not clear: %w: stop that daemon, or remove the socket", err)
 }
 
-// controlListener removes its socket when it is closed, unless another daemon has
-// taken the place by then.
-type controlListener struct {
-	*net.UnixListener
-	path string
-	info os.FileInfo
-}
-
 // Addr returns the path that clients use.
-func (l *controlListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
+func (l *ControlListener) Addr() net.Addr { return &net.UnixAddr{Name: l.path, Net: "unix"} }
 
-// Close implements net.Listener.
-func (l *controlListener) Close() error {
+// Close implements net.Listener. It removes the socket, unless another daemon has taken
+// the place by then.
+func (l *ControlListener) Close() error {
 	err := l.UnixListener.Close()
 	if info, statErr := os.Lstat(l.path); statErr == nil && os.SameFile(info, l.info) {
 		err = errors.Join(err, os.Remove(l.path))

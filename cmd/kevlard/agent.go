@@ -241,7 +241,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	}
 	// The control socket comes first: it keeps a second daemon of this machine from
 	// disturbing the first one's files.
-	socket, err := api.ListenControl(cfg.Control.Socket)
+	socket, err := api.ListenControl(cfg.Control.Socket, cfg.Control.Group)
 	if err != nil {
 		return err
 	}
@@ -250,8 +250,8 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
-	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, buildVersion(), a.log)
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
+	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, metrics, buildVersion(), a.log)
 	a.api, err = api.NewServer(api.Config{
 		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
 		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -42,6 +43,11 @@ func (sh shell) statusCheck(c *cli.Context) error {
 	ctx, cancel := context.WithTimeout(c.Context, checkTimeout)
 	defer cancel()
 	s, err := sh.client(c).Status(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		// It is there, and not ready: that no daemon is there is another exit code.
+		fmt.Fprintf(c.App.Writer, "not ready: the daemon did not answer within %v\n", checkTimeout)
+		return errSilent
+	}
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -98,14 +100,21 @@ func (letters) NewDecoder() api.Decoder                { return nil }
 // control serves s on a socket for the time of the test.
 func (s *scripted) control(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "k.sock")
-	l, err := api.ListenControl(path)
+	return s.controlFor(t, filepath.Join(t.TempDir(), "k.sock"), "")
+}
+
+// controlFor is control at a path, for a group too.
+func (s *scripted) controlFor(t *testing.T, path, group string) string {
+	t.Helper()
+	l, err := api.ListenControl(path, group)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- api.NewControl(l, s, s, api.Version{}, slog.New(slog.DiscardHandler)).Run(ctx) }()
+	go func() {
+		ended <- api.NewControl(l, s, s, http.NotFoundHandler(), api.Version{}, slog.New(slog.DiscardHandler)).Run(ctx)
+	}()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -243,6 +252,19 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("exit %d, stderr %q\nwant %d, %q", r.code, r.stderr, c.code, c.stderr)
 			}
 		})
+	}
+}
+
+// TestStatusCheckOfHungDaemon: a health checker gets one line and exit 1.
+func TestStatusCheckOfHungDaemon(t *testing.T) {
+	mute, err := net.Listen("unix", filepath.Join(t.TempDir(), "k.sock")) // a daemon that hangs
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	r := program(t, nil, "", "status", "--check", "--control", mute.Addr().String())
+	if r.code != exitFailed || r.stderr != "" || r.stdout != "not ready: the daemon did not answer within 900ms\n" {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -132,7 +132,10 @@ type Engine struct {
 }
 
 // Control is the socket for this machine's administrators.
-type Control struct{ Socket string }
+type Control struct {
+	Socket string
+	Group  string // name or number; its members may look at the socket; empty: nobody else
+}
 
 // Log says what is logged, and how.
 type Log struct{ Level, Format string }

@@ -89,7 +89,7 @@ func (c *Config) Fields() []Field {
 		{Key: "engine.memory_bytes", dst: &c.Engine.MemoryBytes, check: func() error { return inRange(c.Engine.MemoryBytes, 0, math.MaxInt) }, Doc: "memory in bytes, touched only as it is used: with models.assign = auto of one device, for weights and KV (0: half of the host's or control group's, shared by the devices); else of the KV of one stage (0: 256 MiB)"},
 		{Key: "engine.backend_dir"},
 		{Key: "control.socket", dst: &c.Control.Socket, Doc: "path of the control socket"},
-		{Key: "control.group"},
+		{Key: "control.group", dst: &c.Control.Group, Doc: "group (name or number) whose members may read at the control socket, and change nothing"},
 		{Key: "log.level", Live: LiveValue, dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, "debug", "info", "warn", "error") }, Doc: "debug, info, warn or error"},
 		{Key: "log.format", dst: &c.Log.Format, check: func() error { return oneOf(c.Log.Format, "text", "json") }, Doc: "text or json"},
 	}

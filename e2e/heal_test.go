@@ -78,10 +78,9 @@ func (w wait) since(t *testing.T) string {
 	return fmt.Sprintf("cores busy for %.0f %% of the time, and wanted by more for %d %%", now.machine.BusySince(w.machine), 100*(now.stalled-w.stalled)/now.at.Sub(w.at))
 }
 
-// phases lists what hosts say of deaths and loads after an instant, with the time since.
-func (m *mesh) phases(t *testing.T, at time.Time) string {
+// since is what running nodes say that happened after an instant, in its order.
+func (m *mesh) since(t *testing.T, at time.Time) (out []report.Event) {
 	t.Helper()
-	var all []report.Event
 	for _, n := range m.All() {
 		if n.PID() == 0 {
 			continue
@@ -91,15 +90,23 @@ func (m *mesh) phases(t *testing.T, at time.Time) string {
 			t.Fatal(err)
 		}
 		for _, e := range events {
-			if e.At.After(at) && slices.Contains([]string{"node-dead", "node-left", "node-join", "node-restart", "reform", "weights-fetched", "engine-ready", "stage-released"}, e.Type) {
-				all = append(all, e)
+			if e.At.After(at) {
+				out = append(out, e)
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b report.Event) int { return a.At.Compare(b.At) })
+	slices.SortFunc(out, func(a, b report.Event) int { return a.At.Compare(b.At) })
+	return out
+}
+
+// phases lists what hosts say of deaths and loads after an instant, with the time since.
+func (m *mesh) phases(t *testing.T, at time.Time) string {
+	t.Helper()
 	var out strings.Builder
-	for _, e := range all {
-		fmt.Fprintf(&out, "%8.2f s %s: %s %s %s %s\n", e.At.Sub(at).Seconds(), e.Node, e.Type, e.Peer, e.Cause, e.Detail)
+	for _, e := range m.since(t, at) {
+		if slices.Contains([]string{"node-dead", "node-left", "node-join", "node-restart", "reform", "weights-fetched", "engine-ready", "stage-released"}, e.Type) {
+			fmt.Fprintf(&out, "%8.2f s %s: %s %s %s %s\n", e.At.Sub(at).Seconds(), e.Node, e.Type, e.Peer, e.Cause, e.Detail)
+		}
 	}
 	return out.String()
 }
@@ -184,47 +191,6 @@ func (m *mesh) fetchedBytes(t *testing.T, except ...*devmesh.Node) (sum int64) {
 		sum += int64(v)
 	}
 	return sum
-}
-
-// TestFlappingHostMovesNothing kills a host every six seconds and starts it again after
-// three, twenty times. What it held may be taken on by another host once, for it may stay
-// away; no other host loads or drops anything else meanwhile.
-func TestFlappingHostMovesNothing(t *testing.T) {
-	needLong(t, "3 min")
-	m := start(t, devmesh.Options{Nodes: 8, Auto: true, Gateways: 1})
-	m.whole(t, 2)
-	eventually(t, streamWithin, func() error { return m.atRest(t) })
-	flapper := m.victims(t, 1)[0]
-	at := time.Now()
-	for range 20 {
-		m.chaos(t, "kill", flapper.Name())
-		<-flapper.Ended()
-		time.Sleep(3 * time.Second) // the host's, not the test's
-		if err := flapper.Restart(); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(3 * time.Second)
-	}
-	covered := map[string]int{}
-	for _, n := range m.Hosts() {
-		if n == flapper {
-			continue
-		}
-		events, err := n.Events(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			if e.Type != "reform" || !e.At.After(at) {
-				continue
-			}
-			key := strings.Join(strings.Fields(e.Detail)[:3], " ") // adopt stage [lo,hi)
-			if covered[key]++; e.Cause != "death" || !strings.HasPrefix(key, "adopt ") || covered[key] > 1 {
-				t.Errorf("%.1f s after the first kill %s: %s %s", e.At.Sub(at).Seconds(), n.Name(), e.Cause, e.Detail)
-			}
-		}
-	}
-	m.whole(t, 2)
 }
 
 // TestLastHolderIsBack kills the only holder of layers that nobody else has room for: a

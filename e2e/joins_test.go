@@ -176,25 +176,13 @@ func (m *mesh) leastMoved(t *testing.T, nodes int) (stages int, bytes int64) {
 // adopted is what running hosts say that they began to load after an instant.
 func (m *mesh) adopted(t *testing.T, after time.Time) (stages int, sum int64) {
 	t.Helper()
-	for _, n := range m.Hosts() {
-		if n.PID() == 0 {
-			continue
-		}
-		events, err := n.Events(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, e := range events {
-			var bytes int64
-			var lo, hi int
-			var name string
-			if e.Type != "reform" || e.At.Before(after) {
-				continue
-			}
-			if k, _ := fmt.Sscanf(e.Detail, "adopt stage [%d,%d) of %s %d bytes", &lo, &hi, &name, &bytes); k == 4 {
-				stages++
-				sum += bytes
-			}
+	for _, e := range m.since(t, after) {
+		var bytes int64
+		var lo, hi int
+		var name string
+		if k, _ := fmt.Sscanf(e.Detail, "adopt stage [%d,%d) of %s %d bytes", &lo, &hi, &name, &bytes); e.Type == "reform" && k == 4 {
+			stages++
+			sum += bytes
 		}
 	}
 	return stages, sum

@@ -35,6 +35,7 @@ func imports() map[string][]string {
 		"kvstream/mover":           {""},
 		"kvstream/mover/movertest": {"", "kvstream/mover"},
 		"kvstream/tcp":             {"", "kvstream/mover"},
+		"rdma/verbs":               {},
 		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},
@@ -119,7 +120,7 @@ type quarantined struct {
 
 // cgo lists the files that may import "C": one door for each package.
 func cgo() map[string]string {
-	return map[string]string{"engine": "ggml.go"}
+	return map[string]string{"engine": "ggml.go", "rdma/verbs": "door.go"}
 }
 
 // mutable lists the package variables of a mutable type that are accepted, and

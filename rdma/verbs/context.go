@@ -1,0 +1,101 @@
+package verbs
+
+import (
+	"fmt"
+	"sync"
+)
+
+// Context is an open device with a protection domain: memory and queue pairs of one
+// Context may be used together. Its methods may be called from many goroutines.
+type Context struct {
+	library *Library
+	device  string
+
+	mu     sync.RWMutex // held for writing by Close
+	closed bool
+	handle contextHandle
+	domain domainHandle
+	events *channelFile
+}
+
+// Open opens a device by name.
+func (l *Library) Open(device string) (*Context, error) {
+	var c contextHandle
+	openErr := fmt.Errorf("%w %q: kevlard doctor lists what there is", ErrUnknownDevice, device)
+	err := eachDevice(func(name string, open func() (contextHandle, error)) bool {
+		if name == device {
+			c, openErr = open()
+		}
+		return name != device
+	})
+	if err != nil {
+		return nil, err
+	}
+	if openErr != nil {
+		return nil, fmt.Errorf("open RDMA device %s: %w", device, openErr)
+	}
+	x := &Context{library: l, device: device, handle: c}
+	if err := x.prepare(); err != nil {
+		return nil, fmt.Errorf("open RDMA device %s: %w", device, err)
+	}
+	return x, nil
+}
+
+func (c *Context) prepare() error {
+	fd, err := openEvents(c.handle)
+	if err == nil {
+		c.events, err = pollable(fd, "RDMA events of "+c.device)
+	}
+	if err == nil {
+		c.domain, err = allocDomain(c.handle)
+	}
+	if err == nil {
+		return nil
+	}
+	if c.events != nil {
+		c.events.close()
+	}
+	if more := closeContext(c.handle); more != nil {
+		return fmt.Errorf("%w; and close it: %w", err, more)
+	}
+	return err
+}
+
+// Name is the device's.
+func (c *Context) Name() string { return c.device }
+
+// Port asks how a port is now.
+func (c *Context) Port(n int) (Port, error) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.closed {
+		return Port{}, ErrClosed
+	}
+	p, err := c.library.port(c.handle, c.device, n)
+	if err != nil {
+		return Port{}, fmt.Errorf("ask port %d of RDMA device %s: %w", n, c.device, err)
+	}
+	return p, nil
+}
+
+// Close closes the device, of which nothing may be left: with EBUSY it stays open,
+// and Close may be called again.
+func (c *Context) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
+	if c.domain != nil {
+		if err := freeDomain(c.domain); err != nil {
+			return fmt.Errorf("close RDMA device %s: free its protection domain: %w", c.device, err)
+		}
+		c.domain = nil
+	}
+	c.events.close()
+	c.closed = true
+	if err := closeContext(c.handle); err != nil {
+		return fmt.Errorf("close RDMA device %s: %w", c.device, err)
+	}
+	return nil
+}

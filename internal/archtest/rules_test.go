@@ -36,6 +36,7 @@ func imports() map[string][]string {
 		"kvstream/mover/movertest": {"", "kvstream/mover"},
 		"kvstream/tcp":             {"", "kvstream/mover"},
 		"rdma/verbs":               {},
+		"rdma/rail":                {"rdma/verbs"},
 		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},

@@ -21,7 +21,7 @@ type Context struct {
 // Open opens a device by name.
 func (l *Library) Open(device string) (*Context, error) {
 	var c contextHandle
-	openErr := fmt.Errorf("%w %q: kevlard doctor lists what there is", ErrUnknownDevice, device)
+	openErr := fmt.Errorf("%w: kevlard doctor lists those that there are", ErrUnknownDevice)
 	err := eachDevice(func(name string, open func() (contextHandle, error)) bool {
 		if name == device {
 			c, openErr = open()
@@ -29,7 +29,7 @@ func (l *Library) Open(device string) (*Context, error) {
 		return name != device
 	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open RDMA device %s: %w", device, err)
 	}
 	if openErr != nil {
 		return nil, fmt.Errorf("open RDMA device %s: %w", device, openErr)

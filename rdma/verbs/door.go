@@ -197,6 +197,8 @@ func connectPair(q pairHandle, p Path) error {
 	return errno(C.kv_qp_connect((*C.struct_ibv_qp)(q), &c))
 }
 
+func resetPair(q pairHandle) error { return errno(C.kv_qp_reset((*C.struct_ibv_qp)(q))) }
+
 func failPair(q pairHandle) error { return errno(C.kv_qp_fail((*C.struct_ibv_qp)(q))) }
 
 func pairState(q pairHandle) (PairState, error) {

@@ -192,6 +192,17 @@ func (q *QueuePair) Fail() error {
 	})
 }
 
+// Reset forgets the peer and all requests, without completions: packets from the peer
+// are dropped in silence, as when this host were gone.
+func (q *QueuePair) Reset() error {
+	return q.with(func(h pairHandle) error {
+		if err := resetPair(h); err != nil {
+			return fmt.Errorf("reset RDMA queue pair %d: %w", q.Number, err)
+		}
+		return nil
+	})
+}
+
 // State asks for the state.
 func (q *QueuePair) State() (s PairState, err error) {
 	err = q.with(func(h pairHandle) error {

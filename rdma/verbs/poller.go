@@ -45,11 +45,17 @@ func (c *channelFile) wait(ctx context.Context, take func() error) error {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
 		return ErrClosed
 	}
+	woken := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
+		defer close(woken)
 		// A deadline in the past wakes the reader; it fails only on a closed file.
 		_ = c.file.SetReadDeadline(time.Unix(1, 0))
 	})
-	defer stop()
+	defer func() {
+		if !stop() {
+			<-woken // else it could end the next wait
+		}
+	}()
 	var result error
 	err := c.raw.Read(func(uintptr) bool {
 		result = take()

@@ -260,6 +260,11 @@ int kv_qp_fail(struct ibv_qp *q) {
 	return p_ibv_modify_qp(q, &a, IBV_QP_STATE);
 }
 
+int kv_qp_reset(struct ibv_qp *q) {
+	struct ibv_qp_attr a = {.qp_state = IBV_QPS_RESET};
+	return p_ibv_modify_qp(q, &a, IBV_QP_STATE);
+}
+
 int kv_qp_state(struct ibv_qp *q, int *state) {
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr i;

@@ -82,6 +82,7 @@ int kv_destroy_qp(struct ibv_qp *q);
 int kv_qp_init(struct ibv_qp *q, int port, unsigned access);
 int kv_qp_connect(struct ibv_qp *q, const kv_path *p);
 int kv_qp_fail(struct ibv_qp *q);
+int kv_qp_reset(struct ibv_qp *q);
 int kv_qp_state(struct ibv_qp *q, int *state);
 int kv_post_send(struct ibv_qp *q, const kv_work *w, int n, int *posted);
 int kv_post_recv(struct ibv_qp *q, const kv_work *w, int n, int *posted);

@@ -28,6 +28,7 @@ func pollQueue(queueHandle, *[maxBatch]rawCompletion, int) (int, error)  { retur
 func destroyPair(pairHandle) error                                       { return ErrNotBuilt }
 func initPair(pairHandle, int, uint32) error                             { return ErrNotBuilt }
 func connectPair(pairHandle, Path) error                                 { return ErrNotBuilt }
+func resetPair(pairHandle) error                                         { return ErrNotBuilt }
 func failPair(pairHandle) error                                          { return ErrNotBuilt }
 func pairState(pairHandle) (PairState, error)                            { return 0, ErrNotBuilt }
 func postSend(pairHandle, []Work) (int, error)                           { return 0, ErrNotBuilt }

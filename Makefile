@@ -11,6 +11,16 @@ endif
 export CGO_CFLAGS   := -O3 $(MARCH) -Wno-stringop-overflow
 export CGO_CXXFLAGS := $(CGO_CFLAGS)
 
+# The build tag rdma where the headers of libibverbs are: scripts/rdma/headers says
+# so, and fetches them if it can. RDMA=no builds without.
+ifneq ($(filter-out help clean tools,$(or $(MAKECMDGOALS),help)),)
+ifneq ($(RDMA),no)
+ifeq ($(shell scripts/rdma/headers),rdma)
+export GOFLAGS := $(filter-out -tags=rdma,$(GOFLAGS)) -tags=rdma
+endif
+endif
+endif
+
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -68,6 +78,24 @@ test-sdk: tools build ## OpenAI's own clients against a mesh whose hosts die (ne
 test-long: tools build ## the tests that take an hour: saturation, long freezes, many kills
 	KEVLARD_BIN=$(CURDIR)/$(BIN) KEVLARD_E2E_LONG=1 go test -v -timeout 120m -p 1 ./e2e/...
 
+# Emulated hosts with Soft-RoCE (scripts/rdma/exec): the packages that have RDMA in
+# them. What is skipped there fails.
+RDMA_PKGS := ./rdma/...
+GUEST     := go test -count=1 -p 1 -timeout 30m -exec $(CURDIR)/scripts/rdma/exec
+.PHONY: test-rdma
+test-rdma: tools rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a link that goes and comes, loss
+	$(GUEST) -v $(RDMA_PKGS)
+	RDMA_GUESTS=2 $(GUEST) -v -run 'TestPeer' $(RDMA_PKGS)
+	RDMA_GUESTS=2 RDMA_PREP='tc qdisc add dev eth1 root netem loss 0.1%' $(GUEST) -v -run 'TestPeerTransfer' ./rdma/verbs
+
+.PHONY: test-rdma-smoke
+test-rdma-smoke: tools rdma-headers ## the part of test-rdma that one emulated host does in a minute
+	RDMA_SMOKE=1 $(GUEST) $(RDMA_PKGS)
+
+.PHONY: rdma-headers
+rdma-headers:
+	@[ "$$(scripts/rdma/headers)" = rdma ] || { echo "kevlard: RDMA can't be tested: see above"; exit 1; }
+
 .PHONY: check
 check: tools ## formatting, vet, staticcheck, and a build without cgo
 	@out=$$($(GOFUMPT) -l .); if [ -n "$$out" ]; then echo "not gofumpt-clean:"; echo "$$out"; exit 1; fi
@@ -75,6 +103,7 @@ check: tools ## formatting, vet, staticcheck, and a build without cgo
 	$(STATICCHECK) ./...
 	cd e2e/sdk && go vet ./... && $(STATICCHECK) ./...
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
+	GOFLAGS= go vet ./rdma/...
 
 .PHONY: readme
 readme: tools ## follows README.md and docs/operating.md word by word on a clean clone (as root)

@@ -189,6 +189,8 @@ func (d *doctor) checkMemlock(context.Context) []finding {
 	switch {
 	case err != nil:
 		return one(check, statusWarn, "run doctor as root", "%v", err)
+	case n != limitInfinity && d.cfg.Mesh.Transport == config.TransportRDMA:
+		return one(check, statusFail, fix, "%s may lock %s of memory, and [mesh] transport is rdma", whose, byteSize(int64(min(n, 1<<62))))
 	case n != limitInfinity:
 		return one(check, statusWarn, fix, "%s may lock %s of memory", whose, byteSize(int64(min(n, 1<<62))))
 	}

@@ -46,6 +46,7 @@ type probes struct {
 	limit  func(pid, resource int) (uint64, error)
 	space  func(path string) (free, total uint64, err error)
 	secret func(path string) ([]byte, error)
+	rdma   func() (rdmaFacts, error)
 }
 
 // pinger pings members over UDP; see gossiper.
@@ -73,6 +74,7 @@ func hostProbes() probes {
 		limit:      processLimit,
 		space:      diskSpace,
 		secret:     readSecret,
+		rdma:       hostRDMA,
 	}
 }
 

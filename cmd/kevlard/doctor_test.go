@@ -48,6 +48,7 @@ func wellHost() probes {
 		},
 		space:  func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
 		secret: func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
+		rdma:   func() (rdmaFacts, error) { return wellRDMA(), nil },
 	}
 }
 
@@ -255,7 +256,7 @@ func TestDoctorHere(t *testing.T) {
 	if *out.OK == failed || (r.code == exitFailed) != failed {
 		t.Errorf("ok %v, exit %d, but failed %v", *out.OK, r.code, failed)
 	}
-	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk"} {
+	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk", "rdma"} {
 		if seen[check].What == "" {
 			t.Errorf("%s is missing in %+v", check, out.Checks)
 		}

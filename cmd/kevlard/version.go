@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 
 	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/rdma/verbs"
 	"github.com/urfave/cli/v2"
 )
 
@@ -44,6 +45,9 @@ func buildVersion() api.Version {
 		Engine:     "none (built without cgo)",
 		Transports: []string{"tcp"},
 		Commit:     commit,
+	}
+	if verbs.Built() {
+		v.Transports = append(v.Transports, "rdma")
 	}
 	if release != "" {
 		v.Version = release

@@ -47,7 +47,7 @@ func imports() map[string][]string {
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
 			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/ringbench", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
-			"model/chat", "model/fairy", "node", "stage", "topology", "weights",
+			"model/chat", "model/fairy", "node", "rdma/rail", "rdma/verbs", "stage", "topology", "weights",
 		},
 		"cmd/kevlard/config": {""},
 

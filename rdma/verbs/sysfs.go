@@ -1,8 +1,10 @@
 package verbs
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -91,4 +93,21 @@ func counters(sysfs, device string, port int) (map[string]uint64, error) {
 		return nil, fmt.Errorf("port %d of RDMA device %s has no counters in %s", port, device, portDir(sysfs, device, port))
 	}
 	return out, nil
+}
+
+// KernelDevices lists the RDMA devices that the kernel has, with or without a library
+// to use them.
+func KernelDevices() ([]string, error) {
+	entries, err := os.ReadDir(filepath.Join(defaultSysfs, "class/infiniband"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list RDMA devices: %w", err)
+	}
+	var names []string
+	for _, e := range entries[:min(len(entries), maxDevices)] {
+		names = append(names, e.Name())
+	}
+	return names, nil
 }

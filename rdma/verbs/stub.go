@@ -8,12 +8,14 @@ const built = false
 
 // Without the headers nothing is ever opened: Load fails, so the rest is not reached.
 
-func load() error                                                        { return ErrNotBuilt }
-func tellsGIDTypes() bool                                                { return false }
-func eachDevice(func(string, func() (contextHandle, error)) bool) error  { return ErrNotBuilt }
-func closeContext(contextHandle) error                                   { return ErrNotBuilt }
-func queryDevice(contextHandle) (rawDevice, error)                       { return rawDevice{}, ErrNotBuilt }
-func queryPort(contextHandle, int) (Port, int, error)                    { return Port{}, 0, ErrNotBuilt }
+func load() error                                                       { return ErrNotBuilt }
+func tellsGIDTypes() bool                                               { return false }
+func eachDevice(func(string, func() (contextHandle, error)) bool) error { return ErrNotBuilt }
+func closeContext(contextHandle) error                                  { return ErrNotBuilt }
+func queryDevice(contextHandle) (rawDevice, error) { return rawDevice{}, ErrNotBuilt }
+
+func queryPort(contextHandle, int) (Port, int, error) { return Port{}, 0, ErrNotBuilt }
+
 func queryGID(contextHandle, int, int) (GID, int, error)                 { return GID{}, 0, ErrNotBuilt }
 func allocDomain(contextHandle) (domainHandle, error)                    { return nil, ErrNotBuilt }
 func freeDomain(domainHandle) error                                      { return ErrNotBuilt }

@@ -12,7 +12,7 @@ func load() error                                                       { return
 func tellsGIDTypes() bool                                               { return false }
 func eachDevice(func(string, func() (contextHandle, error)) bool) error { return ErrNotBuilt }
 func closeContext(contextHandle) error                                  { return ErrNotBuilt }
-func queryDevice(contextHandle) (rawDevice, error) { return rawDevice{}, ErrNotBuilt }
+func queryDevice(contextHandle) (rawDevice, error)                      { return rawDevice{}, ErrNotBuilt }
 
 func queryPort(contextHandle, int) (Port, int, error) { return Port{}, 0, ErrNotBuilt }
 

@@ -62,7 +62,8 @@ func (q *Queue) Poll(out []Completion) (int, error) {
 	for i, r := range q.raw[:n] {
 		out[i] = Completion{
 			ID: r.id, Status: Status(r.status), Kind: Kind(r.op), Vendor: r.vendor, Bytes: r.bytes, QP: r.qp,
-			HasImmediate: r.status == 0 && r.flags&withImmediate != 0,
+			// Soft-RoCE marks what was sent, too.
+			HasImmediate: r.status == 0 && Kind(r.op)&Received != 0 && r.flags&withImmediate != 0,
 		}
 		if out[i].HasImmediate {
 			out[i].Immediate = r.imm

@@ -65,7 +65,7 @@ func TestWrite(t *testing.T) {
 			if c := ends(t, ctx, b.receives, StatusSuccess); c.ID != 77 || c.Kind != ReceivedImmediate || !c.HasImmediate || c.Immediate != 0xdeadbeef || c.Bytes != n/2 || c.QP != b.pair.Number {
 				t.Errorf("received %+v", c)
 			}
-			if c := ends(t, ctx, a.sends, StatusSuccess); c.ID != 2 || c.Kind != Written || c.QP != a.pair.Number {
+			if c := ends(t, ctx, a.sends, StatusSuccess); c.ID != 2 || c.Kind != Written || c.HasImmediate || c.QP != a.pair.Number {
 				t.Errorf("written %+v", c)
 			}
 			if !bytes.Equal(a.slab.Slab(), b.slab.Slab()) {

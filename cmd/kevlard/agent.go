@@ -116,8 +116,7 @@ func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
 		return nil, fmt.Errorf("make the data directory: %w: set [node] data_dir to a place that this user may write", err)
 	}
 	a := &agent{cfg: cfg, reload: load, level: new(slog.LevelVar)}
-	_, journal := sh.env["JOURNAL_STREAM"]
-	a.log = newLogger(c.App.ErrWriter, cfg.Log, a.level, journal)
+	a.log = newLogger(c.App.ErrWriter, cfg.Log, a.level)
 	loader := model.Loader{CacheDir: filepath.Join(cfg.Node.DataDir, "manifests"), Progress: progressLog(a.log)}
 	library := weights.NewLibrary(fetchedDir(cfg), a.log)
 	a.models = newCatalogue(cfg.Models.Dirs, loader, library, a.log)

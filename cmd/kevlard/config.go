@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net/url"
 	"os"
 	"strings"
@@ -109,7 +110,7 @@ func (sh shell) loadConfig(c *cli.Context, defaults config.Config) (config.Loade
 	}
 	loaded, problems := config.Load(src)
 	for _, w := range loaded.Warnings {
-		fmt.Fprintf(c.App.ErrWriter, "kevlard: warning: %v\n", w)
+		fmt.Fprintf(c.App.ErrWriter, "%skevlard: warning: %v\n", priority(c.App.ErrWriter, slog.LevelWarn), w)
 	}
 	return loaded, problemsError(problems)
 }

@@ -7,11 +7,13 @@ import (
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
 )
 
-// newLogger makes the daemon's log. level may be changed while it runs. Under
-// systemd, whose journal stamps each line, the time is left out.
-func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar, journal bool) *slog.Logger {
+// newLogger makes the daemon's log. level may be changed while it runs. For systemd's
+// journal, which stamps each line and files it under a priority, the time is left out
+// and the priority put before it.
+func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar) *slog.Logger {
 	level.Set(parseLevel(cfg.Level))
 	opt := &slog.HandlerOptions{Level: level}
+	journal := onJournal(w)
 	if journal {
 		opt.ReplaceAttr = func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && a.Key == slog.TimeKey {
@@ -20,10 +22,16 @@ func newLogger(w io.Writer, cfg config.Log, level *slog.LevelVar, journal bool) 
 			return a
 		}
 	}
-	if cfg.Format == "json" {
-		return slog.New(slog.NewJSONHandler(w, opt))
+	handler := func(w io.Writer) slog.Handler {
+		if cfg.Format == "json" {
+			return slog.NewJSONHandler(w, opt)
+		}
+		return slog.NewTextHandler(w, opt)
 	}
-	return slog.New(slog.NewTextHandler(w, opt))
+	if journal {
+		return slog.New(newJournalHandler(w, handler))
+	}
+	return slog.New(handler(w))
 }
 
 // parseLevel reads a level that the configuration has checked.

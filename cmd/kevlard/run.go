@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -39,7 +40,7 @@ func run(ctx context.Context, args, env []string, stdin io.Reader, stdout, stder
 	}
 	code := exitCode(ctx, err)
 	if err != nil && err.Error() != "" {
-		fmt.Fprintf(stderr, "kevlard: %v\n", err)
+		fmt.Fprintln(stderr, prefixLines(priority(stderr, slog.LevelError), "kevlard: "+err.Error()))
 	}
 	return code
 }

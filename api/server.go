@@ -17,6 +17,9 @@ import (
 type Config struct {
 	// Listen is host:port. One that other hosts reach needs KeysFile.
 	Listen string
+	// Listener, when not nil, is used instead of listening on Listen, which must be its
+	// address: a service manager has opened it. The server closes it.
+	Listener net.Listener
 	// KeysFile lists the API keys, a line NAME:SHA256 each; see NewKey. Without it no
 	// key is needed.
 	KeysFile string
@@ -83,6 +86,10 @@ func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error)
 			"set [api] keys_file (kevlard keygen --api NAME makes a key), or listen on 127.0.0.1", cfg.Listen)}
 	case !local && s.cert == nil:
 		cfg.Log.Warn("prompts and API keys travel unencrypted: set [api] tls_cert and tls_key, or trust the network", "listen", cfg.Listen)
+	}
+	if s.listener = cfg.Listener; s.listener != nil {
+		s.handler = s.routes(metrics)
+		return s, nil
 	}
 	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("listen for the API on %s (TCP): %w: choose another [api] listen, or stop what holds the port", cfg.Listen, err)

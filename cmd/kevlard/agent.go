@@ -207,12 +207,25 @@ func defaultThreads(engines int) int {
 
 // bind makes the daemon, the API and the control socket. On error it releases what
 // was bound.
-func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.AssignedStage) error {
+func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.AssignedStage) (err error) {
 	exe, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program, to start engines: %w", err)
 	}
 	cfg := a.cfg
+	passed, err := passedListener()
+	if err != nil {
+		return err
+	}
+	if passed != nil {
+		defer func() {
+			if err != nil {
+				passed.Close()
+			}
+		}()
+		a.log.Info("the service manager has opened the API's port", "listen", passed.Addr().String(), "instead of", cfg.API.Listen)
+		cfg.API.Listen = passed.Addr().String()
+	}
 	dcfg := daemon.Config{
 		Name: kevlard.NodeID(cfg.Node.Name), Role: cfg.Node.Role, Ring: cfg.Ring.Name, Secret: secret, DataDir: cfg.Node.DataDir,
 		GossipBind: cfg.Ring.Bind, GossipAdvertise: cfg.Ring.Advertise, Join: cfg.Ring.Join, Profile: cfg.Ring.Profile,
@@ -252,7 +265,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, metrics, buildVersion(), a.log)
 	a.api, err = api.NewServer(api.Config{
-		Listen: cfg.API.Listen, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
+		Listen: cfg.API.Listen, Listener: passed, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
 		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
 	}, a.gen, metrics)
 	if err != nil {

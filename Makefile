@@ -48,13 +48,24 @@ build: tools ## bin/kevlard
 # The C++ library is linked in, so that only the C library must be there. ggml names
 # it with -lstdc++, which -static-libstdc++ does not reach: the linker first looks
 # where there is only the static one.
-.PHONY: dist
 RELEASE ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-dist: tools ## bin/dist: a tarball for /usr/local, its checksum and SBOM (RELEASE=1.2.3)
+.PHONY: static
+static: tools
 	@mkdir -p bin/dist bin/static
 	@ln -sf "$$(g++ -print-file-name=libstdc++.a)" bin/static/libstdc++.a
 	go build -ldflags '$(LDFLAGS) -X main.release=$(RELEASE:v%=%) -s -w -extldflags "-L$(CURDIR)/bin/static -static-libgcc"' -o bin/static/kevlard ./cmd/kevlard
+
+.PHONY: dist
+dist: static ## bin/dist: a tarball for /usr/local, its checksum and SBOM (RELEASE=1.2.3)
 	scripts/dist.sh bin/static/kevlard $(RELEASE:v%=%) bin/dist
+
+.PHONY: packages
+packages: static ## bin/dist: a deb and an rpm (RELEASE=1.2.3)
+	scripts/packages.sh bin/static/kevlard $(RELEASE:v%=%) bin/dist
+
+.PHONY: test-systemd
+test-systemd: static ## the deb on hosts of their own with a real systemd (as root; needs systemd-nspawn, debootstrap)
+	scripts/systemd-suite
 
 .PHONY: demo
 demo: build ## a story over 8 hosts; one of them is killed mid-sentence

@@ -1,5 +1,6 @@
 #!/bin/bash
-# Makes a deb and an rpm of a built binary (deploy/package/nfpm.yaml).
+# Makes a deb and an rpm of a built binary (deploy/package/nfpm.yaml), or those that
+# PACKAGERS names.
 #
 #   scripts/packages.sh BINARY VERSION DIR
 set -euo pipefail
@@ -31,8 +32,8 @@ export ROOT=$tmp VERSION=$packaged ARCH=${GOARCH:-$(go env GOARCH)} GLIBC=${glib
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH
 find "$tmp" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +
-for packager in deb rpm; do
+for packager in ${PACKAGERS:-deb rpm}; do
 	# nfpm is pure Go; its build must not depend on our flags for cgo.
 	CGO_ENABLED=0 go run "$nfpm" package --config deploy/package/nfpm.yaml --packager "$packager" --target "$dir/" | grep -v '^using' || true
 done
-ls "$dir"/kevlard[_-]"$packaged"[-_]*.{deb,rpm}
+find "$dir" -maxdepth 1 -name "kevlard[_-]$packaged[-_]*"

@@ -16,6 +16,7 @@ import (
 const (
 	exampleConfig = "../../deploy/kevlard.toml"
 	unitFile      = "../../deploy/systemd/kevlard.service"
+	gatewayUnit   = "../../deploy/systemd/kevlard-gateway.service"
 )
 
 // TestExampleConfig checks that the example is accepted without a warning, and that
@@ -48,13 +49,32 @@ func TestExampleConfig(t *testing.T) {
 	}
 }
 
-// TestUnit checks that the unit agrees with the program, and that systemd reads it.
-func TestUnit(t *testing.T) {
-	text, err := os.ReadFile(unitFile)
+// TestUnits checks that the units agree with the program, that systemd reads them, and
+// that it calls their exposure at most 4.0 although GPUs and RDMA devices can be seen.
+func TestUnits(t *testing.T) {
+	t.Run("host", func(t *testing.T) { testUnit(t, unitFile, "/usr/local/bin/kevlard agent", "infinity") })
+	t.Run("gateway", func(t *testing.T) {
+		testUnit(t, gatewayUnit, "/usr/local/bin/kevlard agent --node-role gateway", "")
+	})
+	host, err := os.ReadFile(unitFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if hides := regexp.MustCompile(`(?m)^(PrivateDevices|DevicePolicy|DeviceAllow|ProtectClock|ProcSubset|PrivateUsers|PrivateNetwork|MemoryDenyWriteExecute|InaccessiblePaths)=`).FindString(string(host)); hides != "" {
+		t.Errorf("%s in %s: it can hide /dev/nvidia* or /dev/infiniband", hides, unitFile)
+	}
+}
+
+func testUnit(t *testing.T, file, start, memlock string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	value := func(key string) string {
+		if key == "LimitMEMLOCK" && memlock == "" {
+			return ""
+		}
 		m := regexp.MustCompile(`(?m)^` + key + `=(.*)$`).FindSubmatch(text)
 		if m == nil {
 			t.Fatalf("%s is missing", key)
@@ -66,9 +86,9 @@ func TestUnit(t *testing.T) {
 		t.Errorf("TimeoutStopSec=%d, but a stop may take %v: %v", stop, most, err)
 	}
 	for key, want := range map[string]string{
-		"Type": "notify", "WatchdogSec": "30", "KillMode": "mixed", "LimitMEMLOCK": "infinity", "RuntimeDirectory": filepath.Base(filepath.Dir(systemSocket)),
+		"Type": "notify", "WatchdogSec": "30", "KillMode": "mixed", "LimitMEMLOCK": memlock, "RuntimeDirectory": filepath.Base(filepath.Dir(systemSocket)),
 		"ConfigurationDirectory": filepath.Base(filepath.Dir(defaultConfigFile)), "ConfigurationDirectoryMode": "0750", "StateDirectory": filepath.Base(config.Defaults().Node.DataDir),
-		"RestartPreventExitStatus": strconv.Itoa(exitUsage), "ExecStart": "/usr/local/bin/kevlard agent",
+		"RestartPreventExitStatus": strconv.Itoa(exitUsage), "ExecStart": start,
 	} {
 		if got := value(key); got != want {
 			t.Errorf("%s=%s: want %s", key, got, want)
@@ -80,13 +100,16 @@ func TestUnit(t *testing.T) {
 	}
 	// It wants the program to be there.
 	root := t.TempDir()
-	unit := filepath.Join(root, "kevlard.service")
+	unit := filepath.Join(root, filepath.Base(file))
 	runnable := strings.ReplaceAll(string(text), "/usr/local/bin/kevlard", "/bin/true")
 	if err := os.WriteFile(unit, []byte(runnable), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	out, err := exec.Command(analyze, "verify", "--man=no", "--recursive-errors=no", unit).CombinedOutput()
-	if err != nil || strings.Contains(string(out), "kevlard.service:") {
+	if err != nil || strings.Contains(string(out), filepath.Base(file)+":") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+	if out, err = exec.Command(analyze, "security", "--no-pager", "--offline=true", "--threshold=40", unit).CombinedOutput(); err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
 	}
 }

@@ -56,25 +56,32 @@ func (h *host) procRoot() string { return fmt.Sprintf("/proc/%d/root", h.leader)
 
 // reused reports whether a pid that exists is not what it was: the kernel gave the
 // number to another process, which is none of the daemon's old engines.
-func reused(h *host, pid int, _ []int) bool {
+func reused(h *host, pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("%s/proc/%d/cmdline", h.procRoot(), pid))
 	return err != nil || !strings.Contains(string(stat), "engine") || slices.Contains(enginePIDs(h), pid)
 }
 
-// sessions returns how many sessions the node owns that compute now.
-func (h *host) sessions() int {
+type session struct {
+	State string
+	Route []string
+}
+
+// live returns the sessions that the node owns and that compute now.
+func (h *host) live() []session {
 	out, err := h.try("kevlard", "sessions", "-o", "json")
-	var doc struct{ Sessions []struct{ State string } }
+	var doc struct{ Sessions []session }
 	if err != nil || json.Unmarshal([]byte(out), &doc) != nil {
-		return 0
+		return nil
 	}
-	n := 0
-	for _, s := range doc.Sessions {
-		if s.State != "paused" && s.State != "idle" && s.State != "queued" {
-			n++
-		}
-	}
-	return n
+	return slices.DeleteFunc(doc.Sessions, func(s session) bool { return s.State == "paused" || s.State == "idle" || s.State == "queued" })
+}
+
+// sessions returns how many of them there are.
+func (h *host) sessions() int { return len(h.live()) }
+
+// routed returns how many of them have a stage on the named node.
+func (h *host) routed(name string) int {
+	return len(slices.DeleteFunc(h.live(), func(s session) bool { return !slices.Contains(s.Route, name) }))
 }
 
 // streams starts that many streams of greedy answers on the node at once. What it returns

@@ -125,6 +125,11 @@ func TestRing(t *testing.T) {
 		texts := gateway.streams(20, prompt, 300)
 		gateway.await("20 sessions run", func() bool { return gateway.sessions() == 20 })
 		victim := hosts[0]
+		if n := gateway.routed(victim.name); n == 0 {
+			gateway.fail("no session runs through %s", victim.name)
+		} else {
+			t.Logf("%d of 20 streams run through the host that stops", n)
+		}
 		victim.run("systemctl", "stop", "kevlard")
 		if got := victim.show("kevlard", "Result") + " " + victim.show("kevlard", "ExecMainStatus"); got != "success 0" {
 			victim.fail("stop: %s", got)
@@ -154,7 +159,7 @@ func TestRing(t *testing.T) {
 				return pid != "0" && pid != strconv.Itoa(main) && h.show("kevlard", "ActiveState") == "active"
 			})
 			for _, pid := range engines {
-				if _, err := os.Stat(fmt.Sprintf("%s/proc/%d", h.procRoot(), pid)); err == nil && !reused(h, pid, engines) {
+				if _, err := os.Stat(fmt.Sprintf("%s/proc/%d", h.procRoot(), pid)); err == nil && !reused(h, pid) {
 					h.fail("kill %d: engine %d of the dead daemon is left", i, pid)
 				}
 			}

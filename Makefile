@@ -92,7 +92,7 @@ test-long: tools build ## the tests that take an hour: saturation, long freezes,
 # Emulated hosts with Soft-RoCE (scripts/rdma/exec): the packages that have RDMA in
 # them. What is skipped there fails.
 RDMA_PKGS := ./rdma/...
-GUEST     := go test -count=1 -p 1 -timeout 30m -exec $(CURDIR)/scripts/rdma/exec
+GUEST     := go test -count=1 -p 1 -timeout 60m -exec $(CURDIR)/scripts/rdma/exec
 .PHONY: test-rdma
 test-rdma: tools rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a link that goes and comes, loss
 	$(GUEST) -v $(RDMA_PKGS)
@@ -103,6 +103,7 @@ test-rdma: tools rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a
 test-rdma-smoke: tools rdma-headers ## the part of test-rdma that one emulated host does in a minute
 	RDMA_SMOKE=1 $(GUEST) $(RDMA_PKGS)
 
+# Fails where make would build without.
 .PHONY: rdma-headers
 rdma-headers:
 	@[ "$$(scripts/rdma/headers)" = rdma ] || { echo "kevlard: RDMA can't be tested: see above"; exit 1; }

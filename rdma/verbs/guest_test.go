@@ -13,7 +13,15 @@ import (
 
 // guestPatience is how long a test waits for what must come. It only bounds a failure:
 // an emulated guest on a busy machine may need seconds for anything.
-const guestPatience = 5 * time.Minute
+const guestPatience = 20 * time.Minute
+
+// Times to an acknowledgement. A peer that lives may not run for seconds on a busy
+// machine: patientTimeout is 4.3 s, and there are six more tries. Where the peer does
+// not answer, briefTimeout (67 ms) brings that about.
+const (
+	patientTimeout = 20
+	briefTimeout   = 14
+)
 
 // loaded returns the library and its devices, or skips where there are none. In the
 // guest RDMA_REQUIRED makes that a failure.
@@ -131,13 +139,23 @@ func (e *end) newPair(t testing.TB) {
 func (e *end) path(to address) Path {
 	return Path{
 		Port: 1, MTU: min(e.address.MTU, to.MTU), QP: to.QP, SendPSN: e.address.PSN, ReceivePSN: to.PSN, Global: true, GID: to.GID,
-		SourceGID: e.address.Index, Timeout: 14, Retries: MaxRetries, NotReadyTimer: 12, NotReadyRetries: MaxRetries,
+		SourceGID: e.address.Index, Timeout: patientTimeout, Retries: MaxRetries, NotReadyTimer: 12, NotReadyRetries: MaxRetries,
 	}
 }
 
 func (e *end) connect(t testing.TB, to address) {
 	t.Helper()
 	if err := e.pair.Connect(e.path(to)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// connectBriefly connects to a peer that is not going to answer.
+func (e *end) connectBriefly(t testing.TB, to address) {
+	t.Helper()
+	p := e.path(to)
+	p.Timeout = briefTimeout
+	if err := e.pair.Connect(p); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -95,6 +95,10 @@ func TestPeerLink(t *testing.T) {
 	send(t, e, e.write(1, peer, 0, n))
 	ends(t, ctx, e.sends, StatusSuccess)
 	together()
+	e.newPair(t)
+	peer = exchange(t, c, e.address)
+	e.connectBriefly(t, peer)
+	together()
 
 	link := func(state string) {
 		t.Helper()
@@ -168,7 +172,7 @@ func TestPeerLost(t *testing.T) {
 	const n = 256 << 10
 	e := newEnd(t, l, devices[1].Name, n)
 	peer := exchange(t, c, e.address)
-	e.connect(t, peer)
+	e.connectBriefly(t, peer)
 	if r == "a" {
 		await(t, c)
 		return

@@ -244,13 +244,15 @@ func TestErrors(t *testing.T) {
 		a := newEnd(t, l, device, 4096)
 		to := a.address
 		to.QP = 0xabcdef
-		a.connect(t, to)
+		a.connectBriefly(t, to)
 		send(t, a, a.write(1, to, 0, 64))
 		ends(t, ctx, a.sends, StatusRetryExceeded)
 	})
 	t.Run("the peer was reset", func(t *testing.T) {
 		ctx := patient(t)
-		a, b := connected(t, l, device, 4096)
+		a, b := newEnd(t, l, device, 4096), newEnd(t, l, device, 4096)
+		a.connectBriefly(t, b.address)
+		b.connect(t, a.address)
 		if err := b.pair.Reset(); err != nil {
 			t.Fatal(err)
 		}

@@ -43,7 +43,7 @@ type Want struct {
 // Local returns the rails of this host, and for each port that is none the reason.
 func Local(devices []verbs.Device, want Want) (rails []Rail, why []string) {
 	devices = slices.Clone(devices)
-	slices.SortStableFunc(devices, func(a, b verbs.Device) int { return compareNames(a.Name, b.Name) })
+	slices.SortStableFunc(devices, func(a, b verbs.Device) int { return CompareNames(a.Name, b.Name) })
 	for _, d := range devices {
 		if len(want.Devices) > 0 && !slices.Contains(want.Devices, d.Name) {
 			continue
@@ -165,8 +165,8 @@ func classOf(link verbs.LinkLayer, g verbs.GID) class {
 	return v1IPv6
 }
 
-// compareNames orders mlx5_2 before mlx5_10.
-func compareNames(a, b string) int {
+// CompareNames orders mlx5_2 before mlx5_10.
+func CompareNames(a, b string) int {
 	for a != "" && b != "" {
 		da, db := digits(a), digits(b)
 		if da > 0 && db > 0 {

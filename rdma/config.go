@@ -1,0 +1,122 @@
+package rdma
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/rdma/flow"
+	"github.com/kevlard/kevlard/rdma/rail"
+)
+
+// Config is what a mover is made of.
+type Config struct {
+	// Self is this node's name.
+	Self kevlard.NodeID
+	// Devices are the rails of this node, 1 to 16, which are matched with a peer's by
+	// package rdma/rail as Want says.
+	Devices []Device
+	Want    rail.Want
+	// Exchange asks a peer over the mesh, which has proved who it is: the peer's Answer is
+	// called with the request and this node's name.
+	Exchange func(ctx context.Context, to kevlard.NodeID, request []byte) ([]byte, error)
+	// Known reports whether a node can be asked; else Send returns ErrUnknownPeer.
+	Known func(kevlard.NodeID) bool
+	// Handler gets what arrives.
+	Handler mover.Handler
+	// Unsummed leaves out the checksum of each body, for users whose headers carry one that
+	// they check: it costs a pass over every byte at both ends. Both ends must say the same.
+	Unsummed bool
+	// Memory is registered memory of the users: bodies that lie in it are sent from where
+	// they are, and those that Handler.Buffer places in it are written there by the card.
+	// All others are copied through Staging.
+	Memory *Memory
+	// Log gets connections that come and go, at level debug. nil: nowhere.
+	Log *slog.Logger
+
+	// Conns is the number of connections to a peer, 1 to 16; 0 means 2, or one for each
+	// rail if that is more. Connection i uses the i-th matched rail, modulo their number.
+	Conns int
+	// Staging is the bytes of locked memory for bodies that are sent, and as many for those
+	// that arrive; a multiple of 16 MiB; 0 means 32 MiB.
+	Staging int
+	// Stall is how long an answer, a body or room in the ring may be owed; 0 means 5 s.
+	Stall time.Duration
+	// Idle is how long an unused connection is kept; 0 means 5 min.
+	Idle time.Duration
+}
+
+func (c Config) withDefaults() Config {
+	c.Conns = cmp.Or(c.Conns, max(defaultConns, len(c.Devices)))
+	c.Staging = cmp.Or(c.Staging, defaultStaging)
+	c.Stall = cmp.Or(c.Stall, defaultStall)
+	c.Idle = cmp.Or(c.Idle, defaultIdle)
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c
+}
+
+// Validate reports every field that is out of its range.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if c.Self == "" || c.Exchange == nil || c.Known == nil || c.Handler == nil {
+		bad("Self, Exchange, Known and Handler are required")
+	}
+	if n := len(c.Devices); n < 1 || n > flow.MaxRails {
+		bad("%d devices: want 1 to %d", n, flow.MaxRails)
+	}
+	if c.Conns < 0 || c.Conns > flow.MaxSlots {
+		bad("Conns is %d: want 1 to %d", c.Conns, flow.MaxSlots)
+	}
+	if c.Staging < 0 || c.Staging%maxPlace != 0 {
+		bad("Staging is %d bytes: want a multiple of %d", c.Staging, maxPlace)
+	}
+	if c.Stall != 0 && c.Stall < minStall {
+		bad("Stall is %v: want at least %v", c.Stall, minStall)
+	}
+	if c.Idle < 0 {
+		bad("Idle is %v: want a positive time", c.Idle)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("bulk transport over RDMA: %w", err)
+	}
+	return nil
+}
+
+// Memory is registered memory for buffers of the mover's users.
+type Memory struct{ block *block }
+
+// NewMemory maps and registers n bytes with the devices of a mover, in their order.
+func NewMemory(n int, devices ...Device) (*Memory, error) {
+	b, err := newBlock(n, devices...)
+	if err != nil {
+		return nil, err
+	}
+	return &Memory{b}, nil
+}
+
+// Bytes is all of it.
+func (m *Memory) Bytes() []byte { return m.block.mem }
+
+// Close gives it back. The mover must be closed, and nobody may use it any more.
+func (m *Memory) Close() error { return m.block.close() }
+
+// find returns where the card of a rail finds p, false if it is not all in the memory.
+func (m *Memory) find(p []byte, rail int) (addr uint64, r Region, ok bool) {
+	if m == nil {
+		return 0, Region{}, false
+	}
+	at, ok := m.block.offset(p)
+	if !ok {
+		return 0, Region{}, false
+	}
+	r = m.block.regions[rail]
+	return r.Addr + uint64(at), r, true
+}

@@ -1,0 +1,355 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/rdma/flow"
+)
+
+// outgoing is one dialled connection. Its life:
+//
+//	new --- hello ---> open --- idle, Close ---> ending: asks end, bye, the peer's parted
+//	  |                  |                         |
+//	  |  error           |  error                  |  error, no parted in time
+//	  +------------------+-------------------------+--> broken (Lost, if it was open)
+type outgoing struct {
+	mover  *Mover
+	slot   *slot
+	device Device
+	rail   int
+	queue  Queue
+	mem    *block // the sender's half of the ring, and behind it slots for grants
+	peer   flow.Endpoint
+	made   time.Time
+
+	ready    chan struct{} // closed at the peer's hello
+	broken   chan struct{} // closed by fail
+	failOnce sync.Once
+	why      error         // of fail
+	gone     chan struct{} // closed at the end of run
+
+	mu      sync.Mutex
+	flow    flow.Sending
+	out     poster
+	asks    map[uint32]asking // of those whose callers wait
+	places  map[int]place     // staging in use, by offset
+	room    chan struct{}     // closed when waiting senders are to look again
+	waiting int               // senders
+	uses    uint64
+	ended   error // nothing is accepted any more
+	ending  chan struct{}
+	byed    bool
+	parted  bool
+	heard   time.Time // when the peer last said something, or began to owe it
+	grace   bool      // it was overdue once since
+}
+
+// answer is what became of an ask.
+type answer struct {
+	granted bool
+	place   flow.Place
+}
+
+func newOutgoing(m *Mover, s *slot, d Device, rail int, q Queue, mem *block) *outgoing {
+	return &outgoing{
+		mover: m, slot: s, device: d, rail: rail, queue: q, mem: mem, made: time.Now(), out: newPoster(q, sendDepth),
+		ready: make(chan struct{}), broken: make(chan struct{}), gone: make(chan struct{}), ending: make(chan struct{}),
+		asks: map[uint32]asking{}, places: map[int]place{}, room: make(chan struct{}), heard: time.Now(),
+	}
+}
+
+// open reports whether pieces are accepted.
+func (c *outgoing) open() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended == nil
+}
+
+// cause is why the connection broke, nil if it did not.
+func (c *outgoing) cause() error {
+	select {
+	case <-c.broken:
+		return c.why
+	default:
+		return nil
+	}
+}
+
+// fail breaks the connection. run does the rest.
+func (c *outgoing) fail(err error) {
+	c.failOnce.Do(func() {
+		c.why = err
+		close(c.broken)
+		// If it cannot be told so, it is destroyed all the same.
+		_ = c.queue.Fail()
+		c.queue.Wake()
+	})
+}
+
+// end lets what was accepted be sent, and nothing more be accepted.
+func (c *outgoing) end(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended != nil {
+		return
+	}
+	c.ended = err
+	close(c.ending)
+	c.stirLocked()
+	c.queue.Wake()
+}
+
+// stirLocked wakes all senders that wait.
+func (c *outgoing) stirLocked() {
+	close(c.room)
+	c.room = make(chan struct{})
+}
+
+// say posts an immediate alone.
+func (c *outgoing) say(i flow.Imm) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.out.post(nil, c.word(i))
+}
+
+// word is a write without bytes. It names the peer's ring, since some cards look at the key even so.
+func (c *outgoing) word(i flow.Imm) Work {
+	return Work{Addr: c.peer.Addr, RKey: c.peer.RKey, Imm: i}
+}
+
+// run listens until the connection ends, and takes it down.
+func (c *outgoing) run() {
+	used, idle := uint64(0), time.Now()
+	var endBy time.Time
+	var dones [pollBatch]Done
+	for c.cause() == nil {
+		until := c.deadline(idle, endBy)
+		n, err := c.queue.Wait(until, dones[:])
+		if err == nil {
+			err = c.take(dones[:n])
+		} else if errors.Is(err, os.ErrDeadlineExceeded) {
+			err = c.overdue(time.Now())
+		}
+		if err != nil {
+			c.fail(err)
+			break
+		}
+		c.mu.Lock()
+		if c.uses != used || c.waiting > 0 || len(c.asks) > 0 {
+			used, idle = c.uses, time.Now()
+		}
+		c.mu.Unlock()
+		if time.Since(idle) >= c.mover.cfg.Idle {
+			c.end(errIdle)
+		}
+		if parted, err := c.part(&endBy); err != nil {
+			c.fail(err)
+		} else if parted {
+			break
+		}
+	}
+	c.takeDown()
+}
+
+// deadline is when run has to look again though nothing happened.
+func (c *outgoing) deadline(idle, endBy time.Time) time.Time {
+	until := idle.Add(c.mover.cfg.Idle)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.owedLocked() {
+		until = earlier(until, c.heard.Add(c.patienceLocked()))
+		until = earlier(until, time.Now().Add(probeEvery))
+	}
+	if !endBy.IsZero() {
+		until = earlier(until, endBy)
+	}
+	return until
+}
+
+func earlier(a, b time.Time) time.Time {
+	if b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// owedLocked reports whether the peer is to say something.
+func (c *outgoing) owedLocked() bool { return c.waiting > 0 || len(c.asks) > 0 }
+
+// patienceLocked is how long the peer may owe. Were it this process that stood still, the
+// word is there by now, and is found before the clock is looked at again.
+func (c *outgoing) patienceLocked() time.Duration {
+	if c.grace {
+		return c.mover.cfg.Stall + kevlard.LateGrace
+	}
+	return c.mover.cfg.Stall
+}
+
+// overdue is an error if the peer owes for too long. Before that it looks whether the peer's
+// card is there.
+func (c *outgoing) overdue(now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.owedLocked() {
+		return nil
+	}
+	if now.Sub(c.heard) < c.patienceLocked() {
+		return c.out.probe(now, c.word(0))
+	}
+	if !c.grace {
+		c.grace, c.heard = true, now.Add(-c.mover.cfg.Stall)
+		return nil
+	}
+	return fmt.Errorf("no progress for %v: the peer takes nothing and answers nothing", c.mover.cfg.Stall)
+}
+
+// part says bye when all was sent, and reports the peer's parted.
+func (c *outgoing) part(endBy *time.Time) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		return false, nil
+	}
+	now := time.Now()
+	if endBy.IsZero() {
+		*endBy = now.Add(closeGrace)
+	}
+	if c.parted {
+		return true, nil
+	}
+	if !now.Before(*endBy) {
+		return false, errors.New("the peer did not take all that was sent in time")
+	}
+	if !c.byed && c.flow.Open() == 0 {
+		c.byed = true
+		c.flow.Bye()
+		return false, c.out.post(nil, c.word(flow.Say(flow.Bye, 0)))
+	}
+	return false, nil
+}
+
+// take handles completions.
+func (c *outgoing) take(dones []Done) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	received := 0
+	for _, d := range dones {
+		if d.Err != nil {
+			return d.Err
+		}
+		if d.Receive {
+			received++
+		}
+	}
+	if received > 0 {
+		c.heard, c.grace = time.Now(), false
+		if err := c.queue.Receive(received); err != nil {
+			return err
+		}
+	}
+	for _, d := range dones {
+		var err error
+		if d.Receive {
+			err = c.told(d.Imm)
+		} else {
+			err = c.out.done(d.ID)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// told does what the peer says; mu is held.
+func (c *outgoing) told(i flow.Imm) error {
+	t, err := c.flow.Take(i)
+	if err != nil {
+		return err
+	}
+	switch t.Kind {
+	case flow.Hello:
+		select {
+		case <-c.ready:
+			return fmt.Errorf("%v: said twice", i)
+		default:
+			close(c.ready)
+		}
+	case flow.Credit:
+		c.stirLocked()
+	case flow.Grant, flow.Refuse:
+		return c.answered(t)
+	case flow.Parted:
+		c.parted = true
+	case flow.Gone:
+		return errors.New("the peer ended the connection")
+	}
+	return nil
+}
+
+// answered hands an answer to whom it is for; mu is held.
+func (c *outgoing) answered(t flow.Told) error {
+	c.stirLocked() // the window has room, now or when the body was written
+	wait, ok := c.asks[t.Number]
+	if !ok {
+		return nil // it was withdrawn
+	}
+	delete(c.asks, t.Number)
+	if t.Kind == flow.Refuse {
+		wait.ch <- answer{}
+		return nil
+	}
+	at := flow.RingBytes + flow.Slot(t.Number)
+	p, err := flow.DecodePlace(c.mem.mem[at:at+flow.GrantBytes], t.Number, wait.size)
+	if err != nil {
+		return err
+	}
+	wait.ch <- answer{true, p}
+	return nil
+}
+
+// takeDown ends everything after the last Wait.
+func (c *outgoing) takeDown() {
+	err := c.discard() // from here on the card touches nothing
+	c.mu.Lock()
+	if c.ended == nil {
+		c.ended = c.explain()
+		close(c.ending)
+	}
+	for _, p := range c.places {
+		c.mover.outgo.put(p)
+	}
+	clear(c.places)
+	c.stirLocked()
+	c.mu.Unlock()
+	if err != nil {
+		c.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", c.slot.to, "err", err)
+	}
+	select {
+	case <-c.ready:
+		if c.cause() != nil {
+			c.mover.lost(c.slot.to, c.why)
+		}
+	default: // it never was open
+	}
+	close(c.gone)
+	c.slot.left(c)
+}
+
+// discard destroys the queue pair, and then gives its memory back.
+func (c *outgoing) discard() error { return errors.Join(c.queue.Close(), c.mem.close()) }
+
+// explain makes the cause an error of a sender.
+func (c *outgoing) explain() error {
+	err := c.cause()
+	if err == nil {
+		err = errIdle
+	}
+	return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+}

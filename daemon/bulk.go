@@ -36,7 +36,7 @@ func (d *Daemon) newTCP(key crypto.PrivKey) func(mover.Handler) (mover.Mover, st
 		if err != nil {
 			return nil, "", err
 		}
-		d.forget = m.Forget
+		d.transports.forget = m.Forget
 		return m, m.Addr(), nil
 	}
 }

@@ -67,6 +67,8 @@ type Config struct {
 	// no copies, and what its stages compute has none. Others are told its port with
 	// the mesh's address.
 	BulkListen string
+	// BulkTransport is TransportAuto (default), TransportTCP or TransportRDMA.
+	BulkTransport string
 	// BulkPlain turns encryption of KV on the way off, for a trusted fabric. It must
 	// be the same on all nodes.
 	BulkPlain bool
@@ -151,6 +153,8 @@ type Deps struct {
 	// Mover makes what moves KV, and returns where it listens. Default: TCP at
 	// Config.BulkListen, or none.
 	Mover func(mover.Handler) (mover.Mover, string, error)
+	// RDMA makes the transport that Config.BulkTransport asks for beside Mover. nil: none.
+	RDMA func(RDMAUse) (RDMA, error)
 	// Library is the weights on this node's disk. Default: what was fetched to
 	// Config.DataDir in earlier lives.
 	Library *weights.Library
@@ -168,6 +172,7 @@ func (c Config) withDefaults() Config {
 	c.GossipBind = cmp.Or(c.GossipBind, "0.0.0.0:7946")
 	c.MeshListen = cmp.Or(c.MeshListen, "0.0.0.0:7947")
 	c.Profile = cmp.Or(c.Profile, "lan")
+	c.BulkTransport = cmp.Or(c.BulkTransport, TransportAuto)
 	c.Threads = cmp.Or(c.Threads, 1)
 	c.Protocol = cmp.Or(c.Protocol, mesh.Versions{Min: protocol.MinVersion, Max: protocol.MaxVersion})
 	c.KV.BlockTokens = cmp.Or(c.KV.BlockTokens, 32)
@@ -221,6 +226,9 @@ func (c Config) Validate() error {
 	}
 	if c.WeightsBandwidth != 0 && c.WeightsBandwidth < weights.MinBandwidth {
 		bad("weights bandwidth %d: want 0 (no cap) or at least %d", c.WeightsBandwidth, weights.MinBandwidth)
+	}
+	if !slices.Contains([]string{"", TransportAuto, TransportTCP, TransportRDMA}, c.BulkTransport) {
+		bad("bulk transport %q: want %s, %s or %s", c.BulkTransport, TransportAuto, TransportTCP, TransportRDMA)
 	}
 	if c.KV.Bytes < 0 || c.BulkBandwidth < 0 {
 		bad("kv bytes %d and bandwidth %d: want 0 (the default) or more", c.KV.Bytes, c.BulkBandwidth)

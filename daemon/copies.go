@@ -1,9 +1,9 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 
 	"github.com/kevlard/kevlard"
@@ -23,18 +23,19 @@ type copies struct {
 }
 
 // bindCopies makes the block store, and the mover unless this node has none.
-func (d *Daemon) bindCopies(deps Deps) (err error) {
+func (d *Daemon) bindCopies(deps Deps) error {
 	c := &d.copies
 	c.store = kvstream.NewStore(d.cfg.KV.BlockTokens, d.cfg.KV.Bytes)
 	c.keeper = newKeeper(c.store, d.codec, d.post, d.rejectKV)
 	c.sender = newSender(c.store, d.codec, d.post, d.rejectKV)
-	c.sender.sent = func(n int) { d.metrics.replicated.WithLabelValues(d.cfg.transport()).Add(float64(n)) }
+	c.sender.sent = func(to kevlard.NodeID, n int) {
+		d.metrics.replicated.WithLabelValues(cmp.Or(d.transportTo(to), d.cfg.transport())).Add(float64(n))
+	}
 	d.engines.copies, d.engines.reject = c, d.rejectKV
 	if deps.Mover != nil {
-		if c.mover, d.bulk, err = deps.Mover(sorter{c.keeper, &d.weights}); err != nil {
-			return fmt.Errorf("bulk transport: %w", err)
+		if err := d.bindMover(deps, sorter{c.keeper, &d.weights}); err != nil {
+			return err
 		}
-		c.sender.mover = c.mover
 	}
 	d.bindWeights(deps)
 	return nil

@@ -35,24 +35,24 @@ type Daemon struct {
 
 	bulkRoot [32]byte // keys of plain bulk connections are derived from it
 
-	mesh      *mesh.Mesh
-	ring      *membership.Ring
-	records   *records
-	engines   *engines
-	events    *eventLog
-	streams   streams
-	finds     questions[node.Found]
-	takeovers questions[node.TakenOver]
-	clients   atomic.Uint64 // the last one's number
-	board     *board
-	metrics   *metrics
-	copies    copies
-	weights   carrier
-	bulk      string               // where the mover listens, "" if nowhere
-	forget    func(kevlard.NodeID) // ends bulk connections; nil without TCP
-	seldom    seldom
-	outages   outages
-	secrets   *secrets
+	mesh       *mesh.Mesh
+	ring       *membership.Ring
+	records    *records
+	engines    *engines
+	events     *eventLog
+	streams    streams
+	finds      questions[node.Found]
+	takeovers  questions[node.TakenOver]
+	clients    atomic.Uint64 // the last one's number
+	board      *board
+	metrics    *metrics
+	copies     copies
+	weights    carrier
+	bulk       string // where the mover listens, "" if nowhere
+	transports transports
+	seldom     seldom
+	outages    outages
+	secrets    *secrets
 
 	suspects chan mesh.Peer // bounded: peers whose connections broke
 
@@ -219,8 +219,8 @@ func (d *Daemon) follow(ctx context.Context) error {
 	var last topology.View
 	return d.records.run(ctx, d.ring, d.mesh.SetPeers, func(v topology.View) {
 		for _, e := range changes(last, v, d.cfg.Name) {
-			if e.Type == "node-forgotten" && d.forget != nil {
-				d.forget(e.Node)
+			if e.Type == "node-forgotten" {
+				d.forgetPeer(e.Node)
 			}
 			d.report(e)
 		}

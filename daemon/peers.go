@@ -101,6 +101,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 		return d.weights.server.Answer(ctx, from.Node, body)
 	case methodBulkKey:
 		return d.bulkKey(from.ID), nil
+	case methodRDMA:
+		return d.answerRDMA(ctx, from.Node, body)
 	case methodFind:
 		return d.find(ctx, body)
 	case methodSessions:

@@ -34,6 +34,9 @@ func (d *Daemon) Ready() (ok bool, reason string) {
 	case s.node.Draining:
 		return false, "draining: no new sessions are taken"
 	}
+	if reason := d.unfit(); reason != "" {
+		return false, reason
+	}
 	for _, st := range s.node.Stages {
 		if st.State == topology.Stalled || st.State != topology.Ready && st.Reason != "" {
 			return false, unready([]topology.Stage{st.Stage})
@@ -248,7 +251,7 @@ func (d *Daemon) Status() report.Status {
 		known[p.Node] = p
 	}
 	for _, p := range d.mesh.Peers() {
-		l := report.Link{Peer: string(p.Peer.Node), Up: p.Connected, Silent: known[p.Peer.Node].Silent, RTTMS: millis(p.RTT)}
+		l := report.Link{Peer: string(p.Peer.Node), Up: p.Connected, Silent: known[p.Peer.Node].Silent, RTTMS: millis(p.RTT), Transport: d.transportTo(p.Peer.Node)}
 		if !p.Connected {
 			l.Error = p.LastError
 		}

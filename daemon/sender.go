@@ -23,7 +23,7 @@ type sender struct {
 	codec   *protocol.Codec
 	buffers *kvstream.Pool
 	post    func(node.Event) bool
-	sent    func(bytes int)
+	sent    func(to kevlard.NodeID, bytes int)
 	reject  func(reason string, from kevlard.NodeID, detail string)
 	ctx     context.Context // of the goroutines of lines, ended by cancel
 	cancel  context.CancelFunc
@@ -60,7 +60,7 @@ func newSender(store *kvstream.Store, codec *protocol.Codec, post func(node.Even
 // room returns a buffer for rows to a peer; the error says why they can't be sent.
 func (s *sender) room(to kevlard.NodeID, n int) ([]byte, error) {
 	if s.mover == nil {
-		return nil, errors.New("this node has no bulk address: set [mesh] bulk_port")
+		return nil, errors.New("this node has no bulk transport: set [mesh] bulk_port, and a transport that it has")
 	}
 	s.mu.Lock()
 	waiting := s.waiting[to]
@@ -190,7 +190,7 @@ func (s *sender) transmit(ctx context.Context, o outgoing) error {
 	if err := s.mover.Send(ctx, o.to, lane(o.rows), header, o.body); err != nil {
 		return fmt.Errorf("send KV to node %s: %w", o.to, err)
 	}
-	s.sent(len(o.body))
+	s.sent(o.to, len(o.body))
 	return nil
 }
 

@@ -49,7 +49,7 @@ func withSender(t *testing.T, send func(ctx context.Context, to kevlard.NodeID, 
 		store := kvstream.NewStore(4, 1<<20)
 		b.sender = newSender(store, protocol.NewCodec(), func(ev node.Event) bool { b.events <- ev; return true }, b.add)
 		b.mover = puppetMover{send}
-		b.sent = func(n int) {
+		b.sent = func(_ kevlard.NodeID, n int) {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.bytes += n

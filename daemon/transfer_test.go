@@ -51,7 +51,7 @@ func withCells(t *testing.T, f func(*cellBench)) {
 		}
 		b.copies = &copies{store: store, sender: newSender(store, protocol.NewCodec(), b.post, c.add)}
 		b.copies.sender.mover = puppetMover{send}
-		b.copies.sender.sent = func(int) {}
+		b.copies.sender.sent = func(kevlard.NodeID, int) {}
 		b.reject = c.add
 		ctx, cancel := context.WithCancel(b.t.Context())
 		ended := make(chan struct{})

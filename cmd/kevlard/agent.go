@@ -235,6 +235,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		Version: buildVersion().Version, Dev: cfg.Ring.Dev, Auto: planned(cfg), Capacity: capacity(cfg),
 	}
 	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
+	dcfg.BulkTransport = cfg.Mesh.Transport
 	dcfg.WeightsBandwidth = int64(cfg.Models.FetchBandwidth)
 	dcfg.Standbys = cfg.KV.Standbys
 	if dcfg.Timing.Resume = cfg.API.ResumeWindow; dcfg.Timing.Resume == 0 {
@@ -258,7 +259,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		return err
 	}
 	launch := launcher{exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log, numerics: newNumerics()}
-	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Log: a.log}); err != nil {
+	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, RDMA: a.rdma(), Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}

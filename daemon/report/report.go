@@ -239,6 +239,8 @@ type Link struct {
 	Silent bool    `json:"silent"` // connected, but nothing is heard
 	RTTMS  float64 `json:"rtt_ms"`
 	Error  string  `json:"error,omitempty"` // of the last attempt, while down
+	// Transport moves KV there: rdma, tcp-tls or tcp-plain; "" while nothing was sent.
+	Transport string `json:"transport,omitempty"`
 }
 
 // Problem is something wrong and what to do about it.

@@ -37,7 +37,10 @@ func imports() map[string][]string {
 		"kvstream/tcp":             {"", "kvstream/mover"},
 		"rdma/verbs":               {},
 		"rdma/rail":                {"rdma/verbs"},
-		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
+		"kvstream/prefer":          {"", "kvstream/mover"},
+		"rdma":                     {"", "kvstream/mover", "rdma/flow", "rdma/rail", "rdma/verbs"},
+		"rdma/flow":                {},
+		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/index", "kvstream/mover", "kvstream/prefer", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},
 		"api":                      {"", "daemon/report"},
@@ -47,7 +50,7 @@ func imports() map[string][]string {
 		"cmd/kevlard": {
 			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
 			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/ringbench", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
-			"model/chat", "model/fairy", "node", "rdma/rail", "rdma/verbs", "stage", "topology", "weights",
+			"model/chat", "model/fairy", "node", "rdma", "rdma/rail", "rdma/verbs", "stage", "topology", "weights",
 		},
 		"cmd/kevlard/config": {""},
 
@@ -80,7 +83,7 @@ func imports() map[string][]string {
 // it cannot control they must not use.
 func pure() []string {
 	return []string{
-		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "internal/measure", "internal/toymodel",
+		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "rdma/flow", "internal/measure", "internal/toymodel",
 	}
 }
 

@@ -243,10 +243,7 @@ func isLoopback(hostport string) bool {
 }
 
 func checkTransport(v string) error {
-	if v == TransportRDMA {
-		return errors.New("rdma is not in this build: want auto or tcp")
-	}
-	return oneOf(v, TransportAuto, TransportTCP)
+	return oneOf(v, TransportAuto, TransportTCP, TransportRDMA)
 }
 
 // minBandwidth is the least that the TCP transport can keep to.

@@ -57,7 +57,7 @@ func (c *Config) Fields() []Field {
 		{Key: "mesh.bind", dst: &c.Mesh.Bind, check: func() error { return checkBind(c.Mesh.Bind) }, Doc: "mesh address, TCP"},
 		{Key: "mesh.fabric", dst: &c.Mesh.Fabric, check: func() error { return checkOptionalAddr(c.Mesh.Fabric) }, Doc: "address at which others reach the mesh, if not the advertised one"},
 		{Key: "mesh.bulk_port", dst: &c.Mesh.BulkPort, check: func() error { return inRange(c.Mesh.BulkPort, 1, 65535) }, Doc: "TCP port of bulk transfers"},
-		{Key: "mesh.transport", dst: &c.Mesh.Transport, check: func() error { return checkTransport(c.Mesh.Transport) }, Doc: "what moves KV: auto or tcp"},
+		{Key: "mesh.transport", dst: &c.Mesh.Transport, check: func() error { return checkTransport(c.Mesh.Transport) }, Doc: "what moves KV: auto, tcp or rdma"},
 		{Key: "mesh.plain", dst: &c.Mesh.Plain, Doc: "do not encrypt KV on its way, on a trusted fabric; the same on all nodes"},
 		{Key: "api.listen", dst: &c.API.Listen, check: func() error { return checkHostPort(c.API.Listen) }, Doc: "address of the HTTP API; one that other hosts reach needs api.keys_file"},
 		{Key: "api.max_queue", dst: &c.API.MaxQueue, check: func() error { return inRange(c.API.MaxQueue, 1, 65536) }, Doc: "requests in flight; more are answered 429"},

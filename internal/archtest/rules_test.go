@@ -57,6 +57,7 @@ func imports() map[string][]string {
 		// Proving.
 		"e2e":               {},
 		"e2e/sdk":           {},
+		"e2e/systemd":       {},
 		"internal/archtest": {},
 		"internal/bench": {
 			"", "daemon/report", "internal/devmesh", "internal/devmesh/failstop", "internal/devmesh/load",

@@ -32,6 +32,11 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, body requestBo
 	if !allow(w, r, http.MethodPost) {
 		return
 	}
+	end, ok := s.limited(w, r)
+	if !ok {
+		return
+	}
+	defer end()
 	select {
 	case s.inFlight <- struct{}{}:
 		defer func() { <-s.inFlight }()

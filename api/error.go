@@ -4,8 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
+	"strconv"
+	"time"
 
 	"github.com/kevlard/kevlard"
 )
@@ -27,6 +30,8 @@ type Error struct {
 	// Resume, in an event, is the Last-Event-ID with which the same request goes on here
 	// or on another node.
 	Resume string `json:"resume,omitempty"`
+
+	retry time.Duration // after which another try may help; 0: retryAfter
 }
 
 // resumable says with e how the answer can go on, if another try may help.
@@ -98,7 +103,11 @@ func asError(err error) *Error {
 // writeError answers with the envelope.
 func writeError(w http.ResponseWriter, e *Error) {
 	if e.Status == http.StatusTooManyRequests || e.Status == http.StatusServiceUnavailable {
-		w.Header().Set("Retry-After", retryAfter)
+		after := retryAfter
+		if e.retry > 0 {
+			after = strconv.Itoa(int(math.Ceil(e.retry.Seconds())))
+		}
+		w.Header().Set("Retry-After", after)
 	}
 	writeJSON(w, e.Status, envelope{e})
 }

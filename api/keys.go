@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -15,6 +16,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 )
 
 // keyPrefix begins every key that NewKey makes, so that scanners for leaked
@@ -45,8 +47,10 @@ type keyring struct {
 
 // clientKey is what is known of a key.
 type clientKey struct {
-	name string
-	sum  [sha256.Size]byte
+	name  string
+	sum   [sha256.Size]byte
+	quota quota
+	usage *allowance // the same for as long as the key is in the file
 }
 
 // openKeyring reads the keys file at path.
@@ -84,11 +88,20 @@ func (k *keyring) reload() error {
 	if err != nil {
 		return fmt.Errorf("read API keys %s: %w", k.path, err)
 	}
+	if old := k.keys.Load(); old != nil {
+		known := map[[sha256.Size]byte]*allowance{}
+		for _, o := range *old {
+			known[o.sum] = o.usage
+		}
+		for i := range keys {
+			keys[i].usage = cmp.Or(known[keys[i].sum], keys[i].usage)
+		}
+	}
 	k.keys.Store(&keys)
 	return nil
 }
 
-// parseKeys reads lines of NAME:SHA256. Errors do not quote lines: one may hold a
+// parseKeys reads lines of NAME:SHA256 [in_flight=N] [rate=N]. Errors do not quote lines: one may hold a
 // key by mistake.
 func parseKeys(data []byte) ([]clientKey, error) {
 	if len(data) > maxKeysFile {
@@ -103,11 +116,15 @@ func parseKeys(data []byte) ([]clientKey, error) {
 		if text == "" || text[0] == '#' {
 			continue
 		}
-		name, hexa, _ := strings.Cut(text, ":")
-		key := clientKey{name: name}
+		words := strings.Fields(text)
+		name, hexa, _ := strings.Cut(words[0], ":")
+		key := clientKey{name: name, usage: new(allowance)}
 		sum, err := hex.DecodeString(hexa)
 		if !isKeyName(name) || err != nil || len(sum) != len(key.sum) {
 			return nil, fmt.Errorf("line %d: want NAME:SHA256, the hash in 64 hex digits: make a line with kevlard keygen --api NAME", number)
+		}
+		if key.quota, err = parseQuota(words[1:]); err != nil {
+			return nil, fmt.Errorf("line %d: %w", number, err)
 		}
 		if first, ok := seen[name]; ok {
 			return nil, fmt.Errorf("line %d: the name %s is taken by line %d: each key has its own", number, name, first)
@@ -155,6 +172,26 @@ func clientSalt(ctx context.Context) string {
 		return ""
 	}
 	return "key:" + hex.EncodeToString(client.sum[:])
+}
+
+// limited takes a place under the limits of the client's key, or answers 429. The place
+// is given back with end.
+func (s *Server) limited(w http.ResponseWriter, r *http.Request) (end func(), ok bool) {
+	client, ok := r.Context().Value(clientContext{}).(clientKey)
+	if !ok {
+		return func() {}, true
+	}
+	why, wait := client.usage.begin(time.Now(), client.quota, r.Header.Get(lastEventHeader) != "")
+	if why == "" {
+		return client.usage.end, true
+	}
+	if s.cfg.Shed != nil {
+		s.cfg.Shed("key_limit")
+	}
+	e := newError(http.StatusTooManyRequests, "rate_limit_exceeded", "%s: try again in %v", why, wait.Round(time.Second/10))
+	e.retry = wait
+	writeError(w, e)
+	return nil, false
 }
 
 // salt returns under which salt the KV of a client lies: its own, or that of all.

@@ -156,6 +156,8 @@ func TestBadKeysFiles(t *testing.T) {
 		{"no name", line[1:], ": line 1" + format},
 		{"odd name", "x y" + line[1:], ": line 1" + format},
 		{"long name", strings.Repeat("x", 65) + line[1:], ": line 1" + format},
+		{"odd limit", line + " rate=1 burst=2", ": line 1: after the hash come only in_flight=N and rate=N"},
+		{"no limit", line + " in_flight=0", ": line 1: in_flight is not a number from 1 to 1000000"},
 		{"twice", line + "\n" + line, ": line 2: the name a is taken by line 1: each key has its own"},
 		{"too many", manyKeys(maxKeys+1, line[1:]), ": line 4097: more than 4096 keys"},
 		{"too large", strings.Repeat("#", maxKeysFile+1), ": over 1048576 bytes are too many for keys"},
@@ -201,6 +203,7 @@ func manyKeys(n int, rest string) string {
 // FuzzParseKeys checks that the decoder keeps its bounds.
 func FuzzParseKeys(f *testing.F) {
 	f.Add([]byte("a:" + strings.Repeat("0", 64)))
+	f.Add([]byte("a:" + strings.Repeat("0", 64) + " in_flight=3 rate=100"))
 	f.Add([]byte("# a\n\nb:x\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		keys, err := parseKeys(data)
@@ -208,7 +211,7 @@ func FuzzParseKeys(f *testing.F) {
 			t.Fatalf("%d keys, error %v", len(keys), err)
 		}
 		for _, k := range keys {
-			if !isKeyName(k.name) {
+			if !isKeyName(k.name) || k.usage == nil || k.quota.inFlight < 0 || k.quota.inFlight > maxQuota || k.quota.rate < 0 || k.quota.rate > maxQuota {
 				t.Fatalf("accepted the name %q", k.name)
 			}
 		}
@@ -280,6 +283,7 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.certEvery = 10 * time.Millisecond
 	ended := make(chan error, 1)
 	ctx, cancel := contextOf(t)
 	go func() { ended <- s.Run(ctx) }()
@@ -326,6 +330,11 @@ func TestTLS(t *testing.T) {
 	if serial, err := chat(next, true); serial != 2 || err != nil {
 		t.Errorf("after a bad reload: certificate %d, %v", serial, err)
 	}
+	// Nobody tells it of the third one.
+	third := writeCertificate(t, certFile, keyFile, 3)
+	for serial := int64(0); serial != 3 && t.Context().Err() == nil; {
+		serial, _ = chat(third, true) // the old one, until it has looked
+	}
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
@@ -362,4 +371,71 @@ func TestTenantsShareNothing(t *testing.T) {
 	if a, b := apart.salt(client), together.salt(client); a != clientSalt(client) || b != "" {
 		t.Errorf("by default %q, shared %q", a, b)
 	}
+}
+
+// TestCertificateFollowsItsFiles: a renewed one is served without being told, a broken
+// one is not and is told once, and so is one of which only the half has come yet.
+func TestCertificateFollowsItsFiles(t *testing.T) {
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	writeCertificate(t, certFile, keyFile, 1)
+	c, err := openCertificate(certFile, keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Unix(1_700_000_000, 0)
+	touch := func() { // files that change within a tick of their clock, and keep their size
+		now = now.Add(time.Second)
+		for _, f := range []string{certFile, keyFile} {
+			if err := os.Chtimes(f, now, now); err != nil && !errors.Is(err, os.ErrNotExist) {
+				t.Fatal(err)
+			}
+		}
+	}
+	look := func(step string, renewed, told bool, serial int64) {
+		t.Helper()
+		got, err := c.look()
+		if got != renewed || (err != nil) != told || c.pair.Load().Leaf.SerialNumber.Int64() != serial {
+			t.Errorf("%s: renewed %v, told %v, certificate %d", step, got, err, c.pair.Load().Leaf.SerialNumber)
+		}
+	}
+	look("unchanged", false, false, 1)
+	writeCertificate(t, certFile, keyFile, 2)
+	touch()
+	look("renewed", true, false, 2)
+	look("and seen", false, false, 2)
+
+	key, err := os.ReadFile(keyFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, keyFile, "broken")
+	touch()
+	look("the first look at a broken key", false, false, 2)
+	look("it is still broken", false, true, 2)
+	look("that was told", false, false, 2)
+	if err := os.Remove(keyFile); err != nil {
+		t.Fatal(err)
+	}
+	look("the first look at no key", false, false, 2)
+	look("there is still none", false, true, 2)
+	look("that was told too", false, false, 2)
+	writeFile(t, keyFile, string(key))
+	touch()
+	look("mended", true, false, 2)
+
+	// The certificate comes before its key.
+	other := t.TempDir()
+	writeCertificate(t, filepath.Join(other, "cert.pem"), filepath.Join(other, "key.pem"), 3)
+	move := func(name string) {
+		t.Helper()
+		if err := os.Rename(filepath.Join(other, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	move("cert.pem")
+	look("half of it", false, false, 2)
+	move("key.pem")
+	look("all of it", true, false, 3)
+	look("nothing is left to tell", false, false, 3)
 }

@@ -42,6 +42,9 @@ const (
 	maxKeys     = 4096
 	maxKeyName  = 36
 	maxKeysFile = 1 << 20
+	// maxQuota is the most that a key's in_flight and rate may be; a larger one is a mistake in
+	// the keys file.
+	maxQuota = 1_000_000
 	// maxControlBody is the most bytes of a control request; a larger one is answered
 	// 413. Prompts arrive here too.
 	maxControlBody = maxBody
@@ -68,7 +71,8 @@ const (
 	aliveMost     = 10 * time.Second       // however long its round trips are
 	aliveAsk      = 700 * time.Millisecond // for the answer to who claims that: it may be that nobody knows yet
 	aliveEvery    = 20 * time.Millisecond
-	closeTimeout  = 2 * time.Second // for the last bytes of ended streams at shutdown
+	certEvery     = 10 * time.Second // between looks whether the certificate's files changed
+	closeTimeout  = 2 * time.Second  // for the last bytes of ended streams at shutdown
 )
 
 // retryAfter is the seconds a client is told to wait when it is turned away.

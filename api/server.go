@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -20,8 +21,9 @@ type Config struct {
 	// Listener, when not nil, is used instead of listening on Listen, which must be its
 	// address: a service manager has opened it. The server closes it.
 	Listener net.Listener
-	// KeysFile lists the API keys, a line NAME:SHA256 each; see NewKey. Without it no
-	// key is needed.
+	// KeysFile lists the API keys, a line NAME:SHA256 each, see NewKey, which may go on with
+	// in_flight=N (requests at once) and rate=N (requests a minute) that the key may have on
+	// this node; more are answered 429. Without the file no key is needed.
 	KeysFile string
 	// SharePrefixes lets the KV of one key's prompts serve another's. A client can then
 	// tell, by time and by cached_tokens, that somebody else began a prompt alike.
@@ -42,13 +44,14 @@ type Config struct {
 
 // Server is the HTTP API of a node.
 type Server struct {
-	cfg      Config
-	gen      Generator
-	listener net.Listener
-	keys     *keyring      // nil: no key is needed
-	cert     *certificate  // nil: no TLS
-	inFlight chan struct{} // a semaphore: one entry for each running completion
-	handler  http.Handler
+	cfg       Config
+	gen       Generator
+	listener  net.Listener
+	keys      *keyring      // nil: no key is needed
+	cert      *certificate  // nil: no TLS
+	certEvery time.Duration // between looks at its files
+	inFlight  chan struct{} // a semaphore: one entry for each running completion
+	handler   http.Handler
 }
 
 // ConfigError says that a server was told to listen in a way that it must not, or with
@@ -64,7 +67,7 @@ func (e *ConfigError) Unwrap() error { return e.err }
 // NewServer reads the keys and the certificate and listens, so that mistakes and a
 // taken port show at once. metrics answers /metrics.
 func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
-	s := &Server{cfg: cfg, gen: gen, inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight))}
+	s := &Server{cfg: cfg, gen: gen, certEvery: certEvery, inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight))}
 	var err error
 	if cfg.KeysFile != "" {
 		if s.keys, err = openKeyring(cfg.KeysFile); err != nil {
@@ -160,6 +163,13 @@ func (s *Server) ready(w http.ResponseWriter, _ *http.Request) {
 
 // Run serves until ctx ends and open requests have ended too, or were ended.
 func (s *Server) Run(ctx context.Context) error {
+	if s.cert != nil {
+		following, stop := context.WithCancel(ctx)
+		var follower sync.WaitGroup
+		follower.Go(func() { s.cert.follow(following, s.certEvery, s.cfg.Log) })
+		defer follower.Wait()
+		defer stop()
+	}
 	return serve(ctx, s.listener, s.handler, s.cert.config(), s.cfg.Drain, s.cfg.Log)
 }
 

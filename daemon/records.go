@@ -10,6 +10,7 @@ import (
 	"reflect"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
@@ -35,6 +36,8 @@ type records struct {
 	log    *slog.Logger
 	poke   chan struct{} // capacity 1: our record moved, or a peer came up
 	news   chan struct{} // capacity 1: a peer said that its record moved
+
+	present atomic.Uint64 // the version of own: the loop reads it for each ping
 
 	mu     sync.Mutex
 	own    record
@@ -73,6 +76,7 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 		return nil, fmt.Errorf("this node's record would be refused by others: %w", err)
 	}
 	var err error
+	r.present.Store(own.Version)
 	r.bytes, err = r.codec.seal(own.clip(), key)
 	return r, err
 }
@@ -134,6 +138,7 @@ func (r *records) change(edit func(*record) error) (version uint64, changed bool
 		return r.own.Version, false, err
 	}
 	r.own, r.bytes = next, b
+	r.present.Store(next.Version)
 	r.stir()
 	return next.Version, true, nil
 }
@@ -146,11 +151,7 @@ func (r *records) sealed() []byte {
 }
 
 // version is that of our record.
-func (r *records) version() uint64 {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.own.Version
-}
+func (r *records) version() uint64 { return r.present.Load() }
 
 // hear takes a node's own word on the version of its record, ahead of gossip.
 func (r *records) hear(from kevlard.NodeID, boot kevlard.BootID, version uint64) {

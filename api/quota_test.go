@@ -101,14 +101,14 @@ func TestKeyLimits(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	writeFile(t, file, slowLine+" in_flight=1\n"+ratedLine+"  rate=2\n"+freeLine+"\n")
 	shed := make(chan string, 16)
-	g := &toy{lessons: map[string]lesson{"User: long\nAssistant: ": {answer: "a", hang: true}}, cancelled: make(chan kevlard.SessionID, 8)}
+	g := &toy{lessons: map[string]lesson{"user:long\nassistant:": {answer: "ab", after: 1, hang: true}}, cancelled: make(chan kevlard.SessionID, 8)}
 	s, err := NewServer(Config{Listen: "127.0.0.1:0", KeysFile: file, Shed: func(why string) { shed <- why }, Log: slog.New(slog.DiscardHandler)}, g, http.NotFoundHandler())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer s.listener.Close()
 	ts := httptest.NewServer(s.Handler())
-	defer ts.Close()
+	t.Cleanup(ts.Close) // after the bodies, whose streams it waits for
 	ask := func(key, body string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, ts.URL+chatPath, strings.NewReader(body))

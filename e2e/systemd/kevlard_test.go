@@ -32,7 +32,7 @@ advertise = "10.0.0.0/24"
 assign = "auto"
 [engine]
 threads = 1
-memory_bytes = 536870912
+memory_bytes = 2147483648
 [log]
 level = "info"
 `, h.name, role, strings.TrimSuffix(join, ", ")))

@@ -3,6 +3,7 @@ package verbs
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,13 +28,26 @@ func child(t testing.TB, test, what string) *exec.Cmd {
 
 func childFor() string { return os.Getenv("RDMA_CHILD") }
 
-// exchange tells the peer our address and returns its.
+// exchange tells the peer our address and returns its. It reads no byte too many: a
+// signal may follow at once.
 func exchange(t testing.TB, c net.Conn, own address) (peer address) {
 	t.Helper()
-	if err := json.NewEncoder(c).Encode(own); err != nil {
+	text, err := json.Marshal(own)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if err := json.NewDecoder(c).Decode(&peer); err != nil {
+	if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(text))), text...)); err != nil {
+		t.Fatal(err)
+	}
+	var n [2]byte
+	if _, err := io.ReadFull(c, n[:]); err != nil {
+		t.Fatal(err)
+	}
+	text = make([]byte, binary.BigEndian.Uint16(n[:]))
+	if _, err := io.ReadFull(c, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &peer); err != nil {
 		t.Fatal(err)
 	}
 	return peer

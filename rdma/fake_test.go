@@ -83,16 +83,6 @@ func (f *fabric) at(key uint32, addr uint64, n uint32) ([]byte, error) {
 	return mem[addr-addrOf(mem):][:n], nil
 }
 
-// all returns the queue pairs of a device.
-func (d *fakeDevice) all() (out []*fakeQueue) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for q := range d.queues {
-		out = append(out, q)
-	}
-	return out
-}
-
 type fakeQueue struct {
 	device *fakeDevice
 	qpn    uint32

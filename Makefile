@@ -97,6 +97,8 @@ GUEST     := go test -count=1 -p 1 -timeout 60m -exec $(CURDIR)/scripts/rdma/exe
 test-rdma: tools rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a link that goes and comes, loss
 	$(GUEST) -v $(RDMA_PKGS)
 	RDMA_GUESTS=2 $(GUEST) -v -run 'TestPeer' $(RDMA_PKGS)
+	RDMA_GUESTS=2 RDMA_SHARE=$(CURDIR)/bin/static:$(CURDIR)/model/fairy KEVLARD_BIN=$(CURDIR)/bin/static/kevlard KEVLARD_MODELS=$(CURDIR)/model/fairy \
+		$(GUEST) -v ./e2e/rdma
 	RDMA_GUESTS=2 RDMA_PREP='tc qdisc add dev eth1 root netem loss 0.1%' $(GUEST) -v -run 'TestPeerTransfer' ./rdma/verbs
 
 .PHONY: test-rdma-smoke

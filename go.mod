@@ -3,6 +3,7 @@ module github.com/kevlard/kevlard
 go 1.26.0
 
 require (
+	github.com/NVIDIA/go-nvml v0.13.4-1
 	github.com/coreos/go-systemd/v22 v22.7.0
 	github.com/dlclark/regexp2 v1.11.4
 	github.com/fxamacker/cbor/v2 v2.10.0

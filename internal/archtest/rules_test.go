@@ -21,6 +21,8 @@ func imports() map[string][]string {
 		"weights/plan": {""},
 		"weights":      {"", "model", "weights/plan"},
 
+		"gpu/health": {""},
+
 		// Doing. Drivers never import one another.
 		"membership":               {""},
 		"membership/memtransport":  {},
@@ -29,6 +31,7 @@ func imports() map[string][]string {
 		"model/chat":               {},
 		"model/fairy":              {},
 		"engine":                   {"", "engine/sampler", "model"},
+		"gpu":                      {"gpu/health"},
 		"engine/sampler":           {""},
 		"kvstream":                 {"", "kvstream/index", "protocol"},
 		"kvstream/codec":           {},
@@ -84,7 +87,7 @@ func imports() map[string][]string {
 // it cannot control they must not use.
 func pure() []string {
 	return []string{
-		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "rdma/flow", "internal/measure", "internal/toymodel",
+		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "rdma/flow", "gpu/health", "internal/measure", "internal/toymodel",
 	}
 }
 
@@ -92,7 +95,7 @@ func pure() []string {
 func pureStd() []string {
 	return []string{
 		"bytes", "cmp", "container/heap", "crypto/sha256", "encoding/binary", "encoding/hex", "errors", "fmt", "hash/fnv", "iter",
-		"maps", "math", "math/bits", "slices", "sort", "strconv", "strings", "time",
+		"maps", "math", "math/bits", "slices", "sort", "strconv", "strings", "time", "unicode/utf8",
 	}
 }
 
@@ -113,6 +116,7 @@ func quarantine() []quarantined {
 		{"github.com/urfave/cli", []string{"cmd/kevlard"}, "flags end at the command line"},
 		{"github.com/pelletier/go-toml", []string{"cmd/kevlard/config", "internal/devmesh"}, "the file format ends at the config"},
 		{"github.com/coreos/go-systemd", []string{"daemon", "cmd/kevlard"}, "only the service talks to its manager"},
+		{"github.com/NVIDIA/go-nvml", []string{"gpu"}, "its calls end the process where the driver lacks a function, and hang when it does"},
 		{"pgregory.net/rapid", nil, "it is for tests"},
 	}
 }

@@ -380,11 +380,11 @@ func (m *Machine) recoveringWait(model kevlard.Digest) bool {
 // usable reports whether a node can be a hop now.
 func (m *Machine) usable(id kevlard.NodeID) bool {
 	n, ok := m.view.Node(id)
-	if !ok || n.State == topology.Dead || n.State == topology.Left || n.State == topology.Draining || !m.reach(id) {
+	if !ok || n.State == topology.Dead || n.State == topology.Left || n.State == topology.Draining || n.Avoid || !m.reach(id) {
 		return false
 	}
 	if id == m.cfg.Self {
-		return !m.drains.on
+		return !m.drains.on && !m.ailing.avoided()
 	}
 	return n.Boot == m.peers[id].boot // the record is of the boot that is connected
 }

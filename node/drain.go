@@ -132,16 +132,17 @@ func (m *Machine) handsOver(now kevlard.Instant) bool {
 	return false
 }
 
-// serves reports whether a node can be a hop for want of others: it is usable, or drains.
+// serves reports whether a node can be a hop for want of others: it is usable, or drains,
+// or should be avoided.
 func (m *Machine) serves(id kevlard.NodeID) bool {
 	n, ok := m.view.Node(id)
 	switch {
 	case m.usable(id):
 		return true
 	case id == m.cfg.Self:
-		return m.drains.on
+		return m.drains.on || m.ailing.avoided()
 	}
-	return ok && n.State == topology.Draining && m.reach(id) && n.Boot == m.peers[id].boot
+	return ok && (n.State == topology.Draining || n.Avoid && (n.State == topology.Alive || n.State == topology.Suspect)) && m.reach(id) && n.Boot == m.peers[id].boot
 }
 
 // withDraining is a view in which nodes that drain count like those that are suspected.

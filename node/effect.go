@@ -112,6 +112,8 @@ type Publish struct {
 	Stages   []topology.Stage
 	Failed   []topology.Failed // loads that are not tried again for now
 	Draining bool
+	Avoid    bool   // work should go elsewhere while it can
+	Reason   string // for that, or for the drain, if this node's devices are it
 }
 
 // Report is an entry of the event log. Fields that do not apply are zero.

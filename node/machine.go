@@ -59,6 +59,7 @@ type Machine struct {
 	rerouted   bool                   // used is out of date
 	rewatch    bool                   // peers' watched flags are out of date
 	drains     draining
+	ailing     ailing
 	poisoned   poisoned
 	resting    resting // sessions without a client that can be resumed
 
@@ -186,7 +187,9 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Release:
 		out = m.release(now, ev, out)
 	case Drain:
-		out = m.drain(now, ev.Undo, out)
+		out = m.ordered(now, ev.Undo, out)
+	case Health:
+		out = m.health(now, ev, out)
 	default:
 		panic(fmt.Sprintf("node: event of unknown type %T", ev))
 	}
@@ -374,7 +377,7 @@ func (m *Machine) sortedSessions() []kevlard.SessionID {
 
 // publish describes this node for its record.
 func (m *Machine) publish() Effect {
-	p := Publish{Draining: m.drains.on, Stages: m.advertise()}
+	p := Publish{Draining: m.drains.on, Avoid: m.ailing.avoided(), Reason: m.ailing.why(), Stages: m.advertise()}
 	if m.reformer != nil {
 		p.Failed = m.reformer.Failed()
 	}

@@ -70,6 +70,9 @@ type Node struct {
 	Role   string // host or gateway
 	Zone   string // a failure domain, from the configuration; "" is unknown
 	State  State
+	// Avoid says that the node wants work to go elsewhere while it can: a device of it is not
+	// well.
+	Avoid  bool
 	Models []Model
 	Stages []Stage
 	// Heard is when the view's owner last heard from the node itself; 0: it does not know.

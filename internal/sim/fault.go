@@ -74,8 +74,12 @@ func (w *world) strike(k Kind) {
 		w.falseDeath(h)
 	case Drain:
 		life := h.life
-		h.deliver(life, node.Drain{})
-		w.after(w.long(), func() { h.deliver(life, node.Drain{Undo: true}) })
+		begin, end := node.Event(node.Drain{}), node.Event(node.Drain{Undo: true})
+		if kind := h.life % 3; kind > 0 { // its devices are it, and get well again
+			begin, end = node.Health{Avoid: true, Drain: kind == 1, Key: "gpu", Reason: "a GPU is hot"}, node.Health{}
+		}
+		h.deliver(life, begin)
+		w.after(w.long(), func() { h.deliver(life, end) })
 	case Reset, Block, SlowLink:
 		w.strikeLink(k, h)
 	case BulkReset, BulkHole, SlowBulk, Corrupt:

@@ -13,6 +13,7 @@ type record struct {
 	boot     kevlard.BootID
 	stages   []topology.Stage
 	draining bool
+	avoid    bool
 	auto     bool
 	failed   []topology.Failed
 }
@@ -96,7 +97,7 @@ func (h *host) member(id kevlard.NodeID) *member {
 
 // publish replaces h's record.
 func (h *host) publish(p node.Publish) {
-	h.record = record{boot: h.boot, stages: p.Stages, draining: p.Draining, auto: h.auto, failed: p.Failed}
+	h.record = record{boot: h.boot, stages: p.Stages, draining: p.Draining, avoid: p.Avoid, auto: h.auto, failed: p.Failed}
 	h.seen[h.id].record = h.record
 	life := h.life
 	h.w.after(0, func() {
@@ -119,7 +120,7 @@ func (h *host) look() {
 		if m == nil {
 			continue
 		}
-		n := topology.Node{ID: id, Boot: m.record.boot, Role: "host", State: m.state, Stages: m.record.stages}
+		n := topology.Node{ID: id, Boot: m.record.boot, Role: "host", State: m.state, Avoid: m.record.avoid, Stages: m.record.stages}
 		if m.record.draining && m.state == topology.Alive {
 			n.State = topology.Draining
 		}

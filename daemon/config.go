@@ -107,6 +107,9 @@ type Config struct {
 	Protocol mesh.Versions
 	// Dev allows loopback addresses to be advertised.
 	Dev bool
+	// NotRun lists what of this configuration was never run by those who built it; shown in
+	// the status.
+	NotRun []string
 
 	// Timing and Limits are the decision code's own; see package node.
 	Timing node.Timing
@@ -162,6 +165,9 @@ type Deps struct {
 	// that it can be loaded; it may have it offered. nil: stages are loaded only from
 	// what this node has.
 	Fetched func(ctx context.Context, path string) (LocalModel, error)
+	// Devices watches this host's GPUs until ctx ends and tells of each reading. Default:
+	// nothing is known of them.
+	Devices func(ctx context.Context, tell func(DeviceNews)) error
 	// Transport replaces the sockets of gossip in tests.
 	Transport memberlist.NodeAwareTransport
 }

@@ -53,6 +53,7 @@ type Daemon struct {
 	seldom     seldom
 	outages    outages
 	secrets    *secrets
+	devices    devices
 
 	suspects chan mesh.Peer // bounded: peers whose connections broke
 
@@ -98,6 +99,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		suspects: make(chan mesh.Peer, maxSuspects), inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
 		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newBulkRoot(),
 	}
+	d.devices.watch = deps.Devices
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
 	own, assigned := d.describe()
@@ -208,6 +210,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		lifecycle.Part{Name: "engines", Run: d.engines.run, Grace: enginesGrace},
 		lifecycle.Part{Name: "records", Run: d.follow, Grace: recordsGrace},
 		lifecycle.Part{Name: "loop", Run: d.loop, Grace: loopGrace},
+		lifecycle.Part{Name: "devices", Run: d.watchDevices, Grace: devicesGrace},
 		lifecycle.Part{Name: "leave", Run: d.awaitLeave, Grace: leaveGrace},
 	)
 	d.weights.library.Close()

@@ -17,6 +17,7 @@ import "time"
 //	maxFinds       nodes asked at once who owns a session  the others wait for their turn
 //	maxSuspects, maxInquests  peers whose connections broke, and those looked after at once  left to the ring's probes
 //	maxTestimonies nodes asked for one of them             the others are not asked
+//	maxXids, maxXidKinds  Xids of one reading, and kinds of them that are counted  not looked at; counted together
 //	maxAssigned    stages configured here                  Validate refuses; the machine holds as many at once
 //	maxArrivingBytes  KV that waits for its place          the piece is refused, the sender sends it again
 //	maxLeavingBytes   KV that waits to be sent             the machine gives the standby up
@@ -33,6 +34,8 @@ const (
 	maxAsks      = 16
 	maxFinds     = 64
 	maxAssigned  = 64
+	maxXids      = 256
+	maxXidKinds  = 256
 
 	maxSuspects    = 256
 	maxInquests    = 32
@@ -120,4 +123,5 @@ const (
 	logGrace      = time.Second
 	loopGrace     = 2 * time.Second
 	leaveGrace    = time.Second
+	devicesGrace  = time.Second
 )

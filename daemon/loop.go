@@ -192,7 +192,7 @@ func (d *Daemon) apply(e node.Effect) {
 	case node.Finish:
 		d.finish(e)
 	case node.Publish:
-		if version, changed := d.records.publish(e.Stages, e.Failed, e.Draining); changed {
+		if version, changed := d.records.publish(e); changed {
 			d.ring.SetRecord(version)
 		}
 	case node.Report:

@@ -142,6 +142,9 @@ func (d *Daemon) self(m membership.Member) report.Member {
 	r := d.describeMember(m)
 	r.PID, r.Control, r.Engines = os.Getpid(), d.cfg.Control, d.describeEngines()
 	r.Ready, r.Reason = d.Ready()
+	if s := d.snapshot().node; r.Ready && s.Avoided {
+		r.Reason = because(avoided, s.Reason)
+	}
 	r.Fetches = d.Fetches()
 	if r.API == "" { // others can't use it, but this host can
 		r.API = apiURL(d.cfg.APIAddr, d.cfg.APITLS)
@@ -164,7 +167,7 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 	foreign := d.foreign(m)
 	switch {
 	case r.State != "alive":
-		r.Reason = r.State
+		r.Reason = because(r.State, d.records.of(m).Reason)
 	case foreign != "":
 		r.State, r.Reason = "isolated", foreign
 	case !link.Connected && time.Since(down) > isolatedAfter:
@@ -184,9 +187,16 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 	default:
 		r.Reason = unready(d.records.of(m).Stages)
 		r.Ready = r.Reason == ""
+		if rec := d.records.of(m); r.Ready && rec.Avoid {
+			r.Reason = because(avoided, rec.Reason)
+		}
 	}
 	return r
 }
+
+// avoided is the reason of nodes that work, and that sessions do not go to while there are
+// others.
+const avoided = "sessions go elsewhere while they can"
 
 // refuseEachOther ends the reason of nodes without a common version of the protocol.
 const refuseEachOther = "they refuse each other"

@@ -170,6 +170,7 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 			"model", st.Key.Model.String(), "lo", strconv.Itoa(st.Key.Layers.Lo), "hi", strconv.Itoa(st.Key.Layers.Hi))
 	}
 	g.copies(s, emit)
+	g.deviceMetrics(emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
 }
 

@@ -32,7 +32,7 @@ func (d *Daemon) Ready() (ok bool, reason string) {
 	case s.at == 0:
 		return false, "starting"
 	case s.node.Draining:
-		return false, "draining: no new sessions are taken"
+		return false, because("draining: no new sessions are taken", s.node.Reason)
 	}
 	if reason := d.unfit(); reason != "" {
 		return false, reason
@@ -55,6 +55,14 @@ func (d *Daemon) Ready() (ok bool, reason string) {
 		return false, missing
 	}
 	return false, "no node of the ring holds a model"
+}
+
+// because adds why to what, if there is a why.
+func because(what, why string) string {
+	if why == "" {
+		return what
+	}
+	return what + ": " + why
 }
 
 // disagreements names the nodes whose weights are not those that others have under
@@ -230,7 +238,7 @@ func (d *Daemon) Status() report.Status {
 	members := d.Members()
 	out := report.Status{
 		Node: string(d.cfg.Name), Ring: d.cfg.Ring, Role: d.cfg.Role, Version: d.cfg.Version, Boot: string(d.boot), PID: os.Getpid(),
-		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{}, Fetches: d.Fetches(),
+		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{}, Fetches: d.Fetches(), GPUs: d.describeDevices(), NotRun: append([]string{}, d.cfg.NotRun...),
 		Sessions: report.SessionCounts{Owned: len(s.node.Sessions), Hosted: s.hosted(), FencedItems: s.node.Counters.Fenced},
 	}
 	out.Ready, out.Reason = d.Ready()
@@ -257,7 +265,7 @@ func (d *Daemon) Status() report.Status {
 		}
 		out.Links = append(out.Links, l)
 	}
-	out.Problems = problems(s, members, out)
+	out.Problems = append(sickDevices(d.devices.get()), problems(s, members, out)...)
 	return out
 }
 
@@ -266,7 +274,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 	out := []report.Problem{}
 	add := func(what, fix string) { out = append(out, report.Problem{What: what, Fix: fix}) }
 	if st.Draining {
-		add("this node is draining", "run `kevlard drain --undo` to take sessions again")
+		add(because("this node is draining", s.node.Reason), "run `kevlard drain --undo` to take sessions again")
 	}
 	for _, m := range s.serving {
 		if !m.ok {

@@ -30,6 +30,8 @@ type record struct {
 	Zone     string            `cbor:"7,keyasint,omitempty"`
 	Labels   map[string]string `cbor:"8,keyasint,omitempty"`
 	Capacity topology.Capacity `cbor:"9,keyasint"`
+	Avoid    bool              `cbor:"10,keyasint,omitempty"`
+	Reason   string            `cbor:"11,keyasint,omitempty"` // of that, or of the drain
 }
 
 type sealed struct {
@@ -149,8 +151,8 @@ func (r record) check() error {
 		}
 	}
 	errs = append(errs, checkCapacity(r.Capacity))
-	if len(r.Zone) > maxText {
-		bad("zone of %d bytes, want at most %d", len(r.Zone), maxText)
+	if len(r.Zone) > maxText || len(r.Reason) > maxText {
+		bad("zone of %d bytes and reason of %d, want at most %d", len(r.Zone), len(r.Reason), maxText)
 	}
 	for k, v := range r.Labels {
 		if len(k) > maxText || len(v) > maxText {
@@ -216,6 +218,7 @@ func (r *record) know(models ...topology.Model) bool {
 
 // clip shortens what this node could make too long for others to accept.
 func (r record) clip() record {
+	r.Reason = clipText(r.Reason)
 	r.Stages = slices.Clone(r.Stages)
 	for i := range r.Stages {
 		r.Stages[i].Reason = clipText(r.Stages[i].Reason)

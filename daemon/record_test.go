@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -152,7 +153,7 @@ func TestRecordTakesWhatFits(t *testing.T) {
 	other := described(999, 1)
 	r.last = topology.View{Nodes: []topology.Node{{ID: "other", Models: []topology.Model{other.Model}}}}
 	stage := topology.Stage{Key: kevlard.StageKey{Model: other.Model.ID, Layers: kevlard.Layers{Hi: 1}}, State: topology.Cold}
-	if _, changed := r.publish([]topology.Stage{stage}, nil, false); !changed {
+	if _, changed := r.publish(node.Publish{Stages: []topology.Stage{stage}}); !changed {
 		t.Error("a stage is not published")
 	}
 	if got := accepted(maxModels); got.Models[0].ID != models[0].Model.ID || !slices.ContainsFunc(got.Models, func(m topology.Model) bool { return m.ID == other.Model.ID }) {

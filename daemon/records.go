@@ -18,6 +18,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/mesh"
+	"github.com/kevlard/kevlard/node"
 	"github.com/kevlard/kevlard/topology"
 )
 
@@ -83,10 +84,11 @@ func newRecords(own record, key crypto.PrivKey, pull pullFunc, report func(strin
 
 // publish replaces what our record says and returns its new version. The loop
 // calls it; signing takes some 30 microseconds.
-func (r *records) publish(stages []topology.Stage, failed []topology.Failed, draining bool) (version uint64, changed bool) {
+func (r *records) publish(p node.Publish) (version uint64, changed bool) {
 	version, changed, err := r.change(func(own *record) error {
-		own.Stages, own.Capacity.Failed, own.Draining = slices.Clone(stages), slices.Clone(failed), draining
-		for _, s := range stages { // one whose weights are still to be fetched is known from others only
+		own.Stages, own.Capacity.Failed, own.Draining = slices.Clone(p.Stages), slices.Clone(p.Failed), p.Draining
+		own.Avoid, own.Reason = p.Avoid, p.Reason
+		for _, s := range p.Stages { // one whose weights are still to be fetched is known from others only
 			if m, ok := r.last.Model(s.Key.Model); ok && !own.know(m) {
 				return fmt.Errorf("%d models have stages here", len(own.Models))
 			}
@@ -95,7 +97,7 @@ func (r *records) publish(stages []topology.Stage, failed []topology.Failed, dra
 	})
 	if err != nil {
 		// The stages held are so few that their record is a fraction of what others take.
-		panic(fmt.Sprintf("daemon: record of %d stages: %v", len(stages), err))
+		panic(fmt.Sprintf("daemon: record of %d stages: %v", len(p.Stages), err))
 	}
 	return version, changed
 }
@@ -366,7 +368,7 @@ func (r *records) view(members []membership.Member, absent int) (topology.View, 
 			}
 		}
 		v.Nodes = append(v.Nodes, topology.Node{
-			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, Zone: rec.Zone, State: state(m, rec), Models: rec.Models, Stages: rec.Stages, Capacity: rec.Capacity,
+			ID: m.Name, Boot: m.Meta.Boot, Role: m.Meta.Role, Zone: rec.Zone, State: state(m, rec), Avoid: rec.Avoid, Models: rec.Models, Stages: rec.Stages, Capacity: rec.Capacity,
 		})
 	}
 	slices.SortFunc(v.Nodes, func(a, b topology.Node) int { return cmp.Compare(a.ID, b.ID) })

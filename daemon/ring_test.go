@@ -52,6 +52,7 @@ type ring struct {
 	fabric  *fabric                                         // of memory
 	library func(kevlard.NodeID) *weights.Library           // nil: the daemons' own
 	fetched func(kevlard.NodeID) (daemon.LocalModel, error) // of a node; nil: no weights are fetched for stages
+	devices func(kevlard.NodeID) chan daemon.DeviceNews     // nil: no node has any
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
@@ -109,6 +110,19 @@ func (r *ring) run(cfg daemon.Config) *member {
 	}
 	if r.fetched != nil {
 		deps.Fetched = func(context.Context, string) (daemon.LocalModel, error) { return r.fetched(cfg.Name) }
+	}
+	if r.devices != nil {
+		news := r.devices(cfg.Name)
+		deps.Devices = func(ctx context.Context, tell func(daemon.DeviceNews)) error {
+			for {
+				select {
+				case <-ctx.Done():
+					return nil
+				case n := <-news:
+					tell(n)
+				}
+			}
+		}
 	}
 	if r.bulk == "memory" {
 		deps.Mover = r.fabric.join(cfg.Name)

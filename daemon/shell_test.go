@@ -364,10 +364,10 @@ func TestRecordsFollowGossip(t *testing.T) {
 	if len(r.others) != 0 {
 		t.Error("a node that the ring forgot is still held")
 	}
-	if v, changed := r.publish([]topology.Stage{{State: topology.Ready}}, nil, false); v != 2 || !changed {
+	if v, changed := r.publish(node.Publish{Stages: []topology.Stage{{State: topology.Ready}}}); v != 2 || !changed {
 		t.Errorf("published version %d, changed %v", v, changed)
 	}
-	if v, changed := r.publish([]topology.Stage{{State: topology.Ready}}, nil, false); v != 2 || changed {
+	if v, changed := r.publish(node.Publish{Stages: []topology.Stage{{State: topology.Ready}}}); v != 2 || changed {
 		t.Errorf("an equal record became version %d", v)
 	}
 }

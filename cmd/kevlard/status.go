@@ -81,6 +81,12 @@ func writeStatus(w io.Writer, s report.Status) error {
 	for _, e := range s.Engines {
 		t.row("engine", fmt.Sprintf("pid %d, %s, layers %d-%d", e.PID, e.Device, e.Lo, e.Hi))
 	}
+	for _, g := range s.GPUs {
+		t.row("gpu", gpuText(g))
+	}
+	for _, what := range s.NotRun {
+		t.row("not run", what)
+	}
 	for _, f := range s.Fetches {
 		t.row("fetching", fetchText(f))
 	}
@@ -96,6 +102,27 @@ func writeStatus(w io.Writer, s report.Status) error {
 		fmt.Fprintf(w, "  %s\n    -> %s\n", p.What, p.Fix)
 	}
 	return nil
+}
+
+// gpuText describes a GPU in one line.
+func gpuText(g report.GPU) string {
+	text := fmt.Sprintf("%d, %s, %s", g.Index, cmp.Or(g.Name, g.ID), g.State)
+	if g.Reason != "" {
+		text += ": " + g.Reason
+	}
+	if g.MemoryTotal > 0 {
+		text += fmt.Sprintf(", %s of %s in use", byteSize(g.MemoryUsed), byteSize(g.MemoryTotal))
+	}
+	if g.Temperature > 0 {
+		text += fmt.Sprintf(", %d degrees", g.Temperature)
+	}
+	switch {
+	case g.MIG:
+		text += ", cut by MIG"
+	case !g.Used:
+		text += ", not used"
+	}
+	return text
 }
 
 // fetchText says how far a fetch is, and with which unit.

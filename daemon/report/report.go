@@ -179,9 +179,28 @@ type Status struct {
 	Engines  []Engine      `json:"engines"`
 	Links    []Link        `json:"links"`
 	Fetches  []Fetch       `json:"fetches"` // that run now
+	GPUs     []GPU         `json:"gpus"`    // of this host
+	// NotRun lists what of this node's configuration nobody has ever run before a release.
+	NotRun []string `json:"not_run"`
 	// Problems says what is wrong and what to do, the worst first; empty when all
 	// is well.
 	Problems []Problem `json:"problems"`
+}
+
+// GPU is one GPU of the host.
+type GPU struct {
+	Index       int    `json:"index"`
+	ID          string `json:"id"` // UUID, or PCI address where it has none
+	Name        string `json:"name"`
+	PCI         string `json:"pci"`
+	Used        bool   `json:"used"`  // stages of this node are on it
+	State       string `json:"state"` // ok, avoid or drain
+	Cause       string `json:"cause,omitempty"`
+	Reason      string `json:"reason,omitempty"`
+	MIG         bool   `json:"mig,omitempty"` // it is cut, and takes no stages itself
+	MemoryUsed  int64  `json:"memory_used"`
+	MemoryTotal int64  `json:"memory_total"`
+	Temperature int    `json:"temperature"` // in degrees Celsius; 0: not known
 }
 
 // Fetch is one fetch of weights from peers (`model fetch -o json`).

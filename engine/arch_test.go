@@ -74,7 +74,7 @@ func openUnmeasured(t testing.TB, path string, k, cells int) (out []*Stage) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := open(w, spec, nil)
+		s, err := open(w, spec, device{family: CPU}, nil)
 		file.Close()
 		if err != nil {
 			t.Fatal(err)

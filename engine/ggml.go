@@ -6,7 +6,11 @@ package engine
 // besides ollama's ml package, and struct ggml_tensor stays opaque.
 
 /*
-#cgo linux LDFLAGS: -Wl,--wrap=llamafile_sgemm
+// A backend library that is loaded at run time uses the ggml of this program, so that the
+// two can't differ: what it lacks shows when it is loaded.
+#cgo linux LDFLAGS: -Wl,--wrap=llamafile_sgemm -Wl,--export-dynamic -ldl
+#include <dlfcn.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -15,6 +19,21 @@ package engine
 extern void ggml_backend_tensor_set(void *tensor, const void *data, size_t offset, size_t size);
 extern void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size_t size);
 extern size_t ggml_nbytes(const void *tensor);
+extern void ggml_backend_tensor_set_async(void *backend, void *tensor, const void *data, size_t offset, size_t size);
+extern void ggml_backend_tensor_get_async(void *backend, const void *tensor, void *data, size_t offset, size_t size);
+extern void ggml_backend_synchronize(void *backend);
+extern void ggml_backend_free(void *backend);
+extern void *ggml_backend_load(const char *path);
+extern void *ggml_backend_dev_by_name(const char *name);
+extern void *ggml_backend_dev_init(void *dev, const char *params);
+extern bool ggml_backend_dev_supports_op(void *dev, const void *op);
+extern void ggml_backend_sched_synchronize(void *sched);
+extern int ggml_backend_sched_get_n_splits(void *sched);
+
+// kevlard_dlopen says why a library can't be loaded, which ggml does not.
+static const char *kevlard_dlopen(const char *path) {
+	return dlopen(path, RTLD_NOW | RTLD_LOCAL) == NULL ? dlerror() : NULL;
+}
 
 // kevlard_isa names what the compiler was allowed to use, since that decides the
 // order of additions in ggml's kernels.
@@ -63,6 +82,7 @@ static void kevlard_plain_abort(void) { signal(SIGABRT, SIG_DFL); }
 import "C"
 
 import (
+	"fmt"
 	"reflect"
 	"unsafe"
 
@@ -91,6 +111,56 @@ func getTensor(t ml.Tensor, off int, dst []byte) {
 		C.ggml_backend_tensor_get(raw(t), unsafe.Pointer(&dst[0]), C.size_t(off), C.size_t(len(dst)))
 	}
 }
+
+// loadBackend loads a backend library; its devices are ggml's from then on.
+func loadBackend(path string) error {
+	p := C.CString(path)
+	defer C.free(unsafe.Pointer(p))
+	if why := C.kevlard_dlopen(p); why != nil {
+		return fmt.Errorf("load backend library: %s", C.GoString(why))
+	}
+	if C.ggml_backend_load(p) == nil {
+		return fmt.Errorf("load backend library %s: it is no backend for this build of ggml (%s): build it from the same sources", path, library)
+	}
+	return nil
+}
+
+// deviceByName finds a device, nil if ggml has none of that name.
+func deviceByName(name string) unsafe.Pointer {
+	n := C.CString(name)
+	defer C.free(unsafe.Pointer(n))
+	return C.ggml_backend_dev_by_name(n)
+}
+
+func supportsOp(dev unsafe.Pointer, op ml.Tensor) bool {
+	return bool(C.ggml_backend_dev_supports_op(dev, raw(op)))
+}
+
+func newStream(dev unsafe.Pointer) unsafe.Pointer { return C.ggml_backend_dev_init(dev, nil) }
+
+func freeStream(backend unsafe.Pointer) { C.ggml_backend_free(backend) }
+
+func synchronize(backend unsafe.Pointer) { C.ggml_backend_synchronize(backend) }
+
+func getAsync(backend unsafe.Pointer, t ml.Tensor, off int, dst []byte) {
+	C.ggml_backend_tensor_get_async(backend, raw(t), unsafe.Pointer(&dst[0]), C.size_t(off), C.size_t(len(dst)))
+}
+
+func setAsync(backend unsafe.Pointer, t ml.Tensor, off int, src []byte) {
+	C.ggml_backend_tensor_set_async(backend, raw(t), unsafe.Pointer(&src[0]), C.size_t(off), C.size_t(len(src)))
+}
+
+// sched is the library's scheduler of a backend, which it keeps private.
+func sched(b ml.Backend) unsafe.Pointer {
+	return reflect.ValueOf(b).Elem().FieldByName("sched").UnsafePointer()
+}
+
+// finishCompute waits until all that was computed is in memory: the library waits only
+// where results are asked for, and KV rows are read on another stream.
+func finishCompute(b ml.Backend) { C.ggml_backend_sched_synchronize(sched(b)) }
+
+// splits is into how many runs on one device each the last graph was cut.
+func splits(b ml.Backend) int { return int(C.ggml_backend_sched_get_n_splits(sched(b))) }
 
 // buildISA lists the instruction sets that this build may use.
 func buildISA() string { return C.GoString(C.kevlard_isa()) }

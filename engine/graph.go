@@ -13,8 +13,14 @@ import (
 
 // graphNodes bounds the tensors of a graph over layers layers and groups groups,
 // weights included: per layer 37 nodes, 17 weights and KV tensors, and 9 for each
-// group; then inputs and the head.
-func graphNodes(layers, groups int) int { return layers*(60+9*groups) + 2*groups + 32 }
+// group, or 16 where flash attention may be lacking; then inputs and the head.
+func graphNodes(layers, groups int, d device) int {
+	each := 9
+	if d.onGPU() {
+		each = 16
+	}
+	return layers*(60+each*groups) + 2*groups + 32
+}
 
 // group is a run of rows that attend together: rows [row,row+n) of the batch, of
 // which the first sees cells [cell,cell+seen), each next one more.
@@ -47,10 +53,17 @@ type outputs struct {
 // the parts.
 func (s *Stage) run(parts []Part, rows []byte) (out []byte, logits []float32, err error) {
 	defer recoverTo(&err)
-	ctx := s.backend.NewContextSize(graphNodes(len(s.layers), len(parts)))
+	ctx := s.backend.NewContextSize(graphNodes(len(s.layers), len(parts), s.dev))
 	defer ctx.Close()
 	g := &graph{s: s, ctx: ctx, in: ctx.Input()}
 	h := g.inputs(parts, rows)
+	if s.dev.onGPU() {
+		defer func() {
+			if err == nil {
+				finishCompute(s.backend)
+			}
+		}()
+	}
 	for i := range s.layers {
 		if h = g.layer(i, h); h == nil {
 			break
@@ -197,6 +210,9 @@ func (g *graph) attend(i int, q ml.Tensor, groups []group) ml.Tensor {
 		cells := gr.seen + gr.n - 1
 		kg := keys.View(ctx, gr.cell*row, w.HeadDim, head, w.KVHeads, row, cells)
 		vg := values.View(ctx, gr.cell*row, w.HeadDim, head, w.KVHeads, row, cells)
+		if !g.s.flash {
+			vg = vg.Permute(ctx, 1, 2, 0, 3).Contiguous(ctx)
+		}
 		a := qg.(ml.ScaledDotProductAttention).ScaledDotProductAttention(ctx, kg, vg, gr.mask, nil, nil, scale, true)
 		done[j] = a.Reshape(ctx, w.HeadDim*w.Heads, gr.n)
 	}

@@ -2,7 +2,11 @@
 
 package engine
 
-import "github.com/ollama/ollama/ml"
+import (
+	"runtime"
+
+	"github.com/ollama/ollama/ml"
+)
 
 // kvFormat names how cells are kept and carried. It is float32: ggml's flash
 // attention on the CPU adds up in the type of the values, and float16 sums lose
@@ -16,16 +20,20 @@ const kvFormat = "f32"
 // nothing ever wrote hold arbitrary bytes. It may run beside a Forward that does not
 // write these cells.
 func (s *Stage) Read(cell, n int, dst []byte) error {
+	var pins runtime.Pinner
+	defer s.copier.wait(&pins)
 	return s.eachRun(cell, n, len(dst), func(t ml.Tensor, off, size int) {
-		getTensor(t, off, dst[:size])
+		s.copier.get(t, off, dst[:size], &pins)
 		dst = dst[size:]
 	})
 }
 
 // Write is the inverse of Read.
 func (s *Stage) Write(cell, n int, src []byte) error {
+	var pins runtime.Pinner
+	defer s.copier.wait(&pins)
 	return s.eachRun(cell, n, len(src), func(t ml.Tensor, off, size int) {
-		setTensor(t, off, src[:size])
+		s.copier.set(t, off, src[:size], &pins)
 		src = src[size:]
 	})
 }

@@ -14,16 +14,32 @@ import (
 
 // allocate makes the backend and the KV pool, and finds the tensors.
 func (s *Stage) allocate(tensors []tensor, spec Spec) error {
-	skeleton, err := writeSkeleton(s.w, tensors, graphNodes(spec.Layers.Len(), graphParts))
+	skeleton, err := writeSkeleton(s.w, tensors, graphNodes(spec.Layers.Len(), graphParts, s.dev))
 	if err != nil {
 		return err
 	}
 	defer skeleton.Close()
-	s.backend, err = ml.NewBackend(fmt.Sprintf("/proc/self/fd/%d", skeleton.Fd()), ml.BackendParams{
-		AllocMemory: true, NumThreads: spec.Threads, FlashAttention: ml.FlashAttentionEnabled,
-	})
-	if err != nil {
-		return fmt.Errorf("make ggml backend: %w", err)
+	make := func(flash ml.FlashAttentionType) error {
+		s.flash = flash == ml.FlashAttentionEnabled
+		s.backend, err = ml.NewBackend(fmt.Sprintf("/proc/self/fd/%d", skeleton.Fd()), ml.BackendParams{
+			AllocMemory: true, NumThreads: spec.Threads, FlashAttention: flash, GPULayers: s.dev.placement(spec, s.w.Layers),
+		})
+		if err != nil {
+			return fmt.Errorf("make ggml backend: %w", err)
+		}
+		return nil
+	}
+	if err := make(ml.FlashAttentionEnabled); err != nil {
+		return err
+	}
+	if s.dev.onGPU() && !s.flashes() {
+		s.backend.Close()
+		if err := make(ml.FlashAttentionDisabled); err != nil {
+			return err
+		}
+	}
+	if s.copier, err = newCopier(s.dev); err != nil {
+		return err
 	}
 	get := s.backend.Get
 	s.embd, s.outNorm, s.output = get("token_embd.weight"), get("output_norm.weight"), get("output.weight")

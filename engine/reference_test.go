@@ -195,7 +195,7 @@ func TestPlainReference(t *testing.T) {
 		for _, k := range []int{1, 3} {
 			var stages []*Stage
 			for _, l := range split(3, k) {
-				s, err := open(w, Spec{Layers: l, Threads: 1, Cells: 32, MaxRows: 16}, nil)
+				s, err := open(w, Spec{Layers: l, Threads: 1, Cells: 32, MaxRows: 16}, device{family: CPU}, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

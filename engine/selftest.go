@@ -24,9 +24,12 @@ const library = "ollama v0.17.4"
 // not depend on the weights or layers that are loaded. class is a hash of the build
 // and of the output bits; invariant reports that neither batch company nor chunking
 // nor the place of the cells changed a bit.
-func selfTest(threads int) (class string, invariant bool, err error) {
+func selfTest(threads int, dev device) (class string, invariant bool, err error) {
 	hash := sha256.New()
 	fmt.Fprintf(hash, "%s %s %s isa%s kv %s\n", library, runtime.GOOS, runtime.GOARCH, buildISA(), kvFormat)
+	if dev.onGPU() {
+		fmt.Fprintf(hash, "%s %s\n", dev.family, dev.about)
+	}
 	invariant = true
 	for _, c := range []struct {
 		w       *weights
@@ -36,7 +39,7 @@ func selfTest(threads int) (class string, invariant bool, err error) {
 		{syntheticBlocks(), []int{1, 2, 13}},
 	} {
 		w := c.w
-		s, err := open(w, Spec{Path: "self-test", Layers: kevlard.Layers{Lo: 0, Hi: w.Layers}, Threads: threads, Cells: 256, MaxRows: 128}, nil)
+		s, err := open(w, Spec{Path: "self-test", Layers: kevlard.Layers{Lo: 0, Hi: w.Layers}, Threads: threads, Cells: 256, MaxRows: 128}, dev, nil)
 		if err != nil {
 			return "", false, err
 		}

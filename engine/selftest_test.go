@@ -11,7 +11,7 @@ import (
 // TestClass: equal for all layer ranges of one build, and this
 // build (llamafile GEMM for q8_0 only; for floats it differs for one row) is invariant.
 func TestClass(t *testing.T) {
-	class, invariant, err := selfTest(1)
+	class, invariant, err := selfTest(1, device{family: CPU})
 	if err != nil || len(class) != 32 || !invariant {
 		t.Fatalf("class %q, invariant %v, error %v", class, invariant, err)
 	}
@@ -70,7 +70,7 @@ func TestNumericsAreRemembered(t *testing.T) {
 
 func BenchmarkSelfTest(b *testing.B) {
 	for b.Loop() {
-		if _, _, err := selfTest(1); err != nil {
+		if _, _, err := selfTest(1, device{family: CPU}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -42,6 +42,10 @@ type Spec struct {
 	// the self-test, half of what it costs to start for a small model, if the same program
 	// measured it with as many threads.
 	Numerics Numerics `cbor:"8,keyasint"`
+	// Device is the family of the device, CPU if empty, and Library the path of its backend
+	// library. A GPU must be the only one that the process sees (CUDA_VISIBLE_DEVICES).
+	Device  string `cbor:"9,keyasint,omitempty"`
+	Library string `cbor:"10,keyasint,omitempty"`
 }
 
 // Numerics is what the self-test of a program found.
@@ -50,6 +54,7 @@ type Numerics struct {
 	Threads   int         `cbor:"2,keyasint"`
 	Class     string      `cbor:"3,keyasint"` // as in Info
 	Invariant bool        `cbor:"4,keyasint"` // as in Info
+	Library   model.Stamp `cbor:"5,keyasint"` // the state of the backend library's file; zero: the CPU
 }
 
 // program is the state of the file that this process runs, also if it was replaced since.
@@ -61,9 +66,17 @@ func program() model.Stamp {
 	return s
 }
 
-// holds reports whether n was measured by this program with so many threads.
-func (n Numerics) holds(threads int) bool {
-	return n.Class != "" && n.Threads == threads && n.Program != model.Stamp{} && n.Program == program()
+// libraryStamp is the state of a backend library, zero for none.
+func libraryStamp(path string) (model.Stamp, error) {
+	if path == "" {
+		return model.Stamp{}, nil
+	}
+	return model.StampOf(path)
+}
+
+// holds reports whether n was measured by this program and library with so many threads.
+func (n Numerics) holds(threads int, library model.Stamp) bool {
+	return n.Class != "" && n.Threads == threads && n.Library == library && n.Program != model.Stamp{} && n.Program == program()
 }
 
 // Validate reports every field that is out of its range.
@@ -83,6 +96,9 @@ func (s Spec) Validate() error {
 	check("threads", s.Threads, maxThreads)
 	check("cells", s.Cells, maxCells)
 	check("max rows", s.MaxRows, maxRows)
+	if (Family(s.Device) == CPU) != (s.Library == "") {
+		errs = append(errs, fmt.Errorf("device %q with library %q: want a library for all but the CPU", s.Device, s.Library))
+	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("engine spec: %w", err)
 	}
@@ -133,7 +149,7 @@ type Info struct {
 	KVFormat    string         `cbor:"10,keyasint"` // how Read and Write carry a cell
 	Class       string         `cbor:"11,keyasint"` // numerics class, 32 hex digits: equal classes compute equal bits
 	Invariant   bool           `cbor:"12,keyasint"` // bits do not depend on batch company, chunking or cells
-	Device      string         `cbor:"13,keyasint"` // "cpu"
+	Device      string         `cbor:"13,keyasint"` // as Spec.Device: "cpu", "cuda"
 	Numerics    Numerics       `cbor:"14,keyasint"` // for the Spec of the next stage
 }
 

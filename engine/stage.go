@@ -36,7 +36,10 @@ type layer struct {
 type Stage struct {
 	info    Info
 	w       *weights
+	dev     device
+	flash   bool // attention is one operation of the device
 	backend ml.Backend
+	copier  copier
 	embd    ml.Tensor // first stage
 	outNorm ml.Tensor // last stage
 	output  ml.Tensor // last stage
@@ -65,14 +68,24 @@ func Open(spec Spec, progress func(done, total int64)) (*Stage, error) {
 		return nil, err
 	}
 	defer file.Close()
+	lib, err := libraryStamp(spec.Library)
+	if err != nil {
+		return nil, fmt.Errorf("backend library: %w", err)
+	}
+	computeMu.Lock()
+	dev, err := openDevice(spec)
+	computeMu.Unlock()
+	if err != nil {
+		return nil, err
+	}
 	n := spec.Numerics
-	if !n.holds(spec.Threads) {
-		n = Numerics{Program: program(), Threads: spec.Threads}
-		if n.Class, n.Invariant, err = selfTest(spec.Threads); err != nil {
+	if !n.holds(spec.Threads, lib) {
+		n = Numerics{Program: program(), Threads: spec.Threads, Library: lib}
+		if n.Class, n.Invariant, err = selfTest(spec.Threads, dev); err != nil {
 			return nil, fmt.Errorf("engine self-test: %w", err)
 		}
 	}
-	s, err := open(w, spec, progress)
+	s, err := open(w, spec, dev, progress)
 	if err != nil {
 		return nil, fmt.Errorf("open layers %v of %s: %w", spec.Layers, spec.Path, err)
 	}
@@ -83,14 +96,14 @@ func Open(spec Spec, progress func(done, total int64)) (*Stage, error) {
 // open builds a stage of w: ggml allocates by a skeleton file that has the
 // tensors' names, types and shapes but no data; then the bytes are streamed in.
 // The library's own loader would map the whole file's tensors.
-func open(w *weights, spec Spec, progress func(done, total int64)) (s *Stage, err error) {
+func open(w *weights, spec Spec, dev device, progress func(done, total int64)) (s *Stage, err error) {
 	tensors, err := w.stage(spec.Layers)
 	if err != nil {
 		return nil, err
 	}
-	s = &Stage{w: w, info: Info{
+	s = &Stage{w: w, dev: dev, info: Info{
 		Dim: w.Dim, Vocab: w.Vocab, ModelLayers: w.Layers, Layers: spec.Layers,
-		Cells: spec.Cells, MaxRows: spec.MaxRows, Device: "cpu", KVFormat: kvFormat,
+		Cells: spec.Cells, MaxRows: spec.MaxRows, Device: dev.family, KVFormat: kvFormat,
 		CellBytes: spec.Layers.Len() * 2 * w.KVHeads * w.HeadDim * 4,
 	}}
 	defer func() {
@@ -102,6 +115,9 @@ func open(w *weights, spec Spec, progress func(done, total int64)) (s *Stage, er
 	defer recoverTo(&err)
 	computeMu.Lock()
 	defer computeMu.Unlock()
+	if dev.onGPU() {
+		tensors = w.untie(tensors, spec.Layers)
+	}
 	if err := s.allocate(tensors, spec); err != nil {
 		return nil, err
 	}
@@ -224,6 +240,8 @@ func (s *Stage) Close() {
 }
 
 func (s *Stage) free() {
+	s.copier.free()
+	s.copier = copier{}
 	if s.kvctx != nil {
 		s.kvctx.Close()
 	}

@@ -77,6 +77,17 @@ func (w *weights) stage(l kevlard.Layers) ([]tensor, error) {
 	return out, nil
 }
 
+// untie gives the head of a stage that has both ends a copy of a tied embedding: the
+// embedding stays in the host's memory, and the head is to be where the layers are.
+func (w *weights) untie(tensors []tensor, l kevlard.Layers) []tensor {
+	if _, untied := w.tensors["output.weight"]; untied || l.Lo != 0 || l.Hi != w.Layers {
+		return tensors
+	}
+	head := w.tensors["token_embd.weight"]
+	head.name = "output.weight"
+	return append(slices.Clone(tensors), head)
+}
+
 // checkShapes compares every tensor that a stage may use with the
 // hyperparameters: ggml aborts the process on a mismatch.
 func (w *weights) checkShapes() error {

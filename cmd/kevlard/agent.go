@@ -258,8 +258,14 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	launch := launcher{exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log, numerics: newNumerics()}
-	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, RDMA: a.rdma(), Log: a.log}); err != nil {
+	gpus := newGPUs(deviceNames(cfg), a.log)
+	dcfg.NotRun = notRun(cfg.Engine.Devices)
+	var watch func(context.Context, func(daemon.DeviceNews)) error
+	if cfg.Node.Role == config.RoleHost {
+		watch = gpus.watch
+	}
+	launch := launcher{gpus: gpus, backends: cfg.Engine.BackendDir, exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log, numerics: newNumerics()}
+	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Devices: watch, RDMA: a.rdma(), Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}
 	a.gen = generator{a.daemon, a.models}

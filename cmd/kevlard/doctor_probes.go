@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kevlard/kevlard/gpu"
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/model"
 )
@@ -47,6 +48,9 @@ type probes struct {
 	space  func(path string) (free, total uint64, err error)
 	secret func(path string) ([]byte, error)
 	rdma   func() (rdmaFacts, error)
+	gpus   func() gpu.Host
+	// visible is CUDA_VISIBLE_DEVICES, and whether it is set.
+	visible func() (string, bool)
 }
 
 // pinger pings members over UDP; see gossiper.
@@ -75,6 +79,8 @@ func hostProbes() probes {
 		space:      diskSpace,
 		secret:     readSecret,
 		rdma:       hostRDMA,
+		gpus:       lookAtGPUs,
+		visible:    visibleGPUs,
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/kevlard/kevlard/api"
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/gpu"
 	"github.com/kevlard/kevlard/membership"
 )
 
@@ -46,9 +47,13 @@ func wellHost() probes {
 			}
 			return limitInfinity, nil
 		},
-		space:  func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
-		secret: func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
-		rdma:   func() (rdmaFacts, error) { return wellRDMA(), nil },
+		space:   func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
+		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
+		rdma:    func() (rdmaFacts, error) { return wellRDMA(), nil },
+		space:   func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
+		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
+		gpus:    func() gpu.Host { return gpu.Host{NVML: gpu.ErrNoDriver} },
+		visible: func() (string, bool) { return "", false },
 	}
 }
 

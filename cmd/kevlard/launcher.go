@@ -1,12 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/kevlard/kevlard"
@@ -18,12 +17,14 @@ import (
 
 // launcher starts engine processes for the daemon. It is a daemon.Launcher.
 type launcher struct {
-	exe     string                                               // this program
-	find    func(kevlard.Digest, kevlard.Layers) *model.Manifest // nil: nothing here has these layers
-	devices []string                                             // as configured; "": the engine's choice
-	rows    int                                                  // most rows of a batch
-	log     *slog.Logger
+	exe      string                                               // this program
+	find     func(kevlard.Digest, kevlard.Layers) *model.Manifest // nil: nothing here has these layers
+	devices  []string                                             // as configured; "": the engine's choice
+	backends string                                               // [engine] backend_dir
+	rows     int                                                  // most rows of a batch
+	log      *slog.Logger
 
+	gpus     *gpus
 	numerics *numerics
 }
 
@@ -54,26 +55,36 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 		return nil, fmt.Errorf("the weights of layers %v are not at %s any more: put the file back", spec.Stage.Layers, spec.Path)
 	}
 	want := l.devices[spec.Device]
-	if have := engine.Devices(); want != "" && !slices.Contains(have, want) {
-		return nil, wrongDevice(want, strings.Join(have, ", "))
+	family := engine.Family(want)
+	if family != engine.CPU && l.backends == "" {
+		return nil, wrongDevice(want, engine.CPU)
 	}
-	opt := engine.ProcessOptions{Log: l.log.With("stage", spec.Stage.Layers.String(), "run", spec.Run)}
+	library, err := engine.Library(l.backends, family)
+	if err != nil {
+		return nil, fmt.Errorf("[engine] devices asks for %s: %w", want, err)
+	}
+	env, err := l.gpus.environment(want)
+	if err != nil {
+		return nil, err
+	}
+	opt := engine.ProcessOptions{Log: l.log.With("stage", spec.Stage.Layers.String(), "run", spec.Run), Env: env}
 	if spec.Progress != nil {
 		opt.Progress = func(done, total int64) { spec.Progress(int(done * 1000 / max(total, 1))) }
 	}
 	s := engine.NewSpec(m, spec.Stage.Layers, spec.Threads, spec.Cells, l.rows)
+	s.Device, s.Library = family, library
 	s.Numerics = l.numerics.get(spec.Device)
 	p, err := engine.Start(ctx, l.exe, []string{"engine"}, s, opt)
 	if err != nil {
 		return nil, err
 	}
-	if got := p.Info().Device; want != "" && got != want {
+	if got := p.Info().Device; got != family {
 		p.Kill()
 		<-p.Done()
 		return nil, wrongDevice(want, got)
 	}
 	l.numerics.put(spec.Device, p.Info().Numerics)
-	return process{Process: p, width: m.Dim * rowValueBytes}, nil
+	return process{Process: p, width: m.Dim * rowValueBytes, device: cmp.Or(want, family)}, nil
 }
 
 // wrongDevice says why a stage waits: it is never computed on another device than
@@ -88,7 +99,8 @@ const rowValueBytes = 4
 // process is a daemon.Engine in a child process.
 type process struct {
 	*engine.Process
-	width int
+	width  int
+	device string
 }
 
 // Info implements daemon.Engine.
@@ -98,7 +110,7 @@ func (p process) Info() daemon.EngineInfo {
 		i.Class = kevlard.BestEffort + i.Class
 	}
 	return daemon.EngineInfo{
-		Class: i.Class, Cells: i.Cells, Width: p.width, CellBytes: i.CellBytes, WeightBytes: i.WeightBytes, PID: p.PID(), Device: i.Device,
+		Class: i.Class, Cells: i.Cells, Width: p.width, CellBytes: i.CellBytes, WeightBytes: i.WeightBytes, PID: p.PID(), Device: p.device,
 	}
 }
 

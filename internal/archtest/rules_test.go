@@ -51,7 +51,7 @@ func imports() map[string][]string {
 
 		// Wiring.
 		"cmd/kevlard": {
-			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "internal/bench", "internal/devmesh", "internal/devmesh/load",
+			"", "api", "cmd/kevlard/config", "daemon", "daemon/report", "engine", "gpu", "gpu/health", "internal/bench", "internal/devmesh", "internal/devmesh/load",
 			"internal/devmesh/netfault", "internal/kvbench", "internal/lifecycle", "internal/ringbench", "internal/routebench", "kvstream/codec", "kvstream/index", "membership", "model",
 			"model/chat", "model/fairy", "node", "rdma", "rdma/rail", "rdma/verbs", "stage", "topology", "weights",
 		},

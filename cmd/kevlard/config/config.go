@@ -129,6 +129,8 @@ type Engine struct {
 	// MemoryBytes is the memory of one device for weights and KV where stages are
 	// planned, 0: half of what there is; else the KV memory of one stage, 0: 256 MiB.
 	MemoryBytes int
+	// BackendDir has the backend libraries of the GPUs.
+	BackendDir string
 }
 
 // Control is the socket for this machine's administrators.

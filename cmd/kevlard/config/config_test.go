@@ -329,8 +329,7 @@ endpoint = "x"
 		inert = append(inert, w.Key)
 	}
 	slices.Sort(inert)
-	want := "engine.backend_dir " +
-		"kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.shed_water metrics.listen trace.endpoint"
+	want := "kv.checkpoint_tokens kv.checkpoint_url kv.high_water kv.nvme_bytes kv.nvme_dir kv.shed_water metrics.listen trace.endpoint"
 	if got := strings.Join(inert, " "); got != want {
 		t.Errorf("without effect:\n%s\nwant\n%s", got, want)
 	}

@@ -87,7 +87,7 @@ func (c *Config) Fields() []Field {
 		{Key: "engine.threads", dst: &c.Engine.Threads, check: func() error { return inRange(c.Engine.Threads, 0, 256) }, Doc: "compute threads of one engine; 0: half of the cores, shared among the engines"},
 		{Key: "engine.cells", dst: &c.Engine.Cells, check: func() error { return inRange(c.Engine.Cells, 0, 1<<24) }, Doc: "KV positions of one stage, all sessions together; 0: what fits engine.memory_bytes (auto: at most 256 MiB for a quarter of a model, and a context's length if that is more and fits)"},
 		{Key: "engine.memory_bytes", dst: &c.Engine.MemoryBytes, check: func() error { return inRange(c.Engine.MemoryBytes, 0, math.MaxInt) }, Doc: "memory in bytes, touched only as it is used: with models.assign = auto of one device, for weights and KV (0: half of the host's or control group's, shared by the devices); else of the KV of one stage (0: 256 MiB)"},
-		{Key: "engine.backend_dir"},
+		{Key: "engine.backend_dir", dst: &c.Engine.BackendDir, Doc: "directory of the backend library of the GPUs, libggml-cuda.so (see scripts/build-cuda-backend.sh)"},
 		{Key: "control.socket", dst: &c.Control.Socket, Doc: "path of the control socket"},
 		{Key: "control.group", dst: &c.Control.Group, Doc: "group (name or number) whose members may read at the control socket, and change nothing"},
 		{Key: "log.level", Live: LiveValue, dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, "debug", "info", "warn", "error") }, Doc: "debug, info, warn or error"},

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/kevlard/kevlard/gpu"
+	"github.com/kevlard/kevlard/gpu/health"
+)
+
+// TestDoctorGPUs breaks each thing that a host with GPUs needs.
+func TestDoctorGPUs(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "libggml-cuda.so"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	type host struct {
+		devices []string
+		backend string
+		found   gpu.Host
+		visible string
+		set     bool
+	}
+	well := func() host {
+		h := host{devices: []string{"cuda:0", "cpu"}, backend: dir}
+		h.found.Driver = "575.57.08"
+		h.found.Devices = []health.Device{{UUID: "GPU-0", Vendor: "nvidia", PCI: "0000:3b:00.0", Persistence: true}}
+		return h
+	}
+	for _, c := range []struct {
+		name   string
+		edit   func(*host)
+		status string // the worst of all
+		check  string // that finds it
+		says   string
+	}{
+		{"well", func(*host) {}, statusOK, "gpu-devices", "cuda:0 is GPU-0"},
+		{"no driver", func(h *host) { h.found = gpu.Host{NVML: gpu.ErrNoDriver} }, statusFail, "gpu", "cuda:0"},
+		{"a driver that fails", func(h *host) { h.found = gpu.Host{NVML: errors.New("the kernel module is not loaded")} }, statusFail, "gpu", "not loaded"},
+		{"that nobody needs", func(h *host) {
+			h.found, h.devices = gpu.Host{NVML: errors.New("the kernel module is not loaded")}, nil
+		}, statusWarn, "gpu", "none is configured"},
+		{"no backend_dir", func(h *host) { h.backend = "" }, statusFail, "backend", "backend_dir is not set"},
+		{"no library", func(h *host) { h.backend = filepath.Join(dir, "none") }, statusFail, "backend", "libggml-cuda.so"},
+		{"one GPU too few", func(h *host) { h.devices = []string{"cuda:1"} }, statusFail, "gpu-devices", "1 GPUs may be used"},
+		{"hidden", func(h *host) { h.set = true }, statusFail, "gpu-devices", "0 GPUs may be used"},
+		{"a bad variable", func(h *host) { h.visible, h.set = "GPU-9", true }, statusFail, "gpu-devices", "GPU-9"},
+		{"lost", func(h *host) { h.found.Devices[0].Lost = "the GPU is lost" }, statusFail, "gpu-health", "lost"},
+		{"remap failed", func(h *host) { h.found.Devices[0].RemapFailed = true }, statusFail, "gpu-health", "could not"},
+		{"pending", func(h *host) { h.found.Devices[0].Pending = true }, statusWarn, "gpu-health", "wait for a reset"},
+		{"no persistence", func(h *host) { h.found.Devices[0].Persistence = false }, statusWarn, "gpu-health", "persistence"},
+		{"cut and no instance", func(h *host) { h.found.Devices[0].MIG = true }, statusFail, "gpu-health", "MIG"},
+		{"Xid 48", func(h *host) {
+			h.found.Xids = []health.Xid{{PCI: "0000:3b:00", Code: 48}, {PCI: "0000:3b:00", Code: 13}}
+		}, statusFail, "xids", "Xid 48"},
+		{"Xid 63", func(h *host) { h.found.Xids = []health.Xid{{PCI: "0000:3b:00", Code: 63}} }, statusWarn, "xids", "Xid 63"},
+		{"Xid 13", func(h *host) { h.found.Xids = []health.Xid{{PCI: "0000:3b:00", Code: 13}} }, statusOK, "xids", "1 in all"},
+		{"no kernel log", func(h *host) { h.found.Kernel = os.ErrPermission }, statusWarn, "xids", "can't be read"},
+	} {
+		h := well()
+		c.edit(&h)
+		d := wellDoctor()
+		d.cfg.Engine.Devices, d.cfg.Engine.BackendDir = h.devices, h.backend
+		d.probe.gpus = func() gpu.Host { return h.found }
+		d.probe.visible = func() (string, bool) { return h.visible, h.set }
+		worst, found := statusOK, false
+		for _, f := range d.checkGPUs(t.Context()) {
+			if f.Status == statusFail || f.Status == statusWarn && worst == statusOK {
+				worst = f.Status
+			}
+			if (f.Status != statusOK) != (f.Fix != "") {
+				t.Errorf("%s: %+v: want a fix if and only if it is not ok", c.name, f)
+			}
+			found = found || f.Check == c.check && strings.Contains(f.What, c.says)
+		}
+		if worst != c.status || !found {
+			t.Errorf("%s: %s, %+v: want %s, and %s to say %q", c.name, worst, d.checkGPUs(t.Context()), c.status, c.check, c.says)
+		}
+	}
+}

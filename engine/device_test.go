@@ -1,0 +1,158 @@
+//go:build cgo && linux
+
+package engine
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/kevlard/kevlard"
+)
+
+// fakeGPU builds a backend library whose one device says that it is a GPU and computes on
+// the CPU, into a directory of its own.
+func fakeGPU(t testing.TB) string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/ollama/ollama").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	src := filepath.Join(strings.TrimSpace(string(out)), "ml/backend/ggml/ggml")
+	lib := filepath.Join(t.TempDir(), "libggml-cuda.so")
+	cmd := exec.Command("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-I"+src+"/include", "-I"+src+"/src", "-o", lib, "testdata/fakegpu.cpp")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return lib
+}
+
+// greedyFrom runs prompt through a chain of stages whose cells begin at 0 and returns the next n
+// tokens. seen of the prompt is in the cells already.
+func greedyFrom(t *testing.T, chain []*Process, prompt []kevlard.Token, seen, n int) []kevlard.Token {
+	t.Helper()
+	known := slices.Clone(prompt)
+	for len(known) < len(prompt)+n {
+		part := Part{Pos: seen, N: len(known) - seen, Tokens: known[seen:]}
+		var rows []byte
+		for i, p := range chain {
+			part.Sample = i == len(chain)-1
+			if i > 0 {
+				part.Tokens = nil
+			}
+			res, err := p.Forward(t.Context(), Batch{Parts: []Part{part}, Rows: rows})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rows = res.Rows; part.Sample {
+				seen = len(known)
+				known = append(known, res.Sampled[0].Token)
+			}
+		}
+	}
+	return known[len(prompt):]
+}
+
+// TestGPUStage runs two stages on a device that is not the CPU, as far as ggml and the
+// engine can tell: the same tokens as on the CPU, also when the KV was copied to other
+// engines halfway. The model's heads of 32 are those for which CUDA has no flash attention.
+func TestGPUStage(t *testing.T) {
+	lib := fakeGPU(t)
+	path := modelPath(t, "fairy-7m-q8_0.gguf")
+	prompt := []kevlard.Token{2046, 79, 110, 101, 32, 117, 112, 111, 110, 32, 97}
+	measured := map[bool]Numerics{}
+	chain := func(gpu bool) (out []*Process) {
+		for _, l := range split(8, 2) {
+			spec := specOf(t, path, l, 128, 64)
+			if gpu {
+				spec.Device, spec.Library = CUDA, lib
+			}
+			spec.Numerics = measured[gpu] // once is enough
+			out = append(out, startEngine(t, spec))
+			measured[gpu] = out[len(out)-1].Info().Numerics
+		}
+		return out
+	}
+	cpu, gpu, other := chain(false), chain(true), chain(true)
+	want := greedyFrom(t, cpu, prompt, 0, 30)
+	first := greedyFrom(t, gpu, prompt, 0, 30)
+	if !slices.Equal(first, want) {
+		t.Fatalf("on the device %v\non the CPU %v", first, want)
+	}
+	known := slices.Concat(prompt, first)
+	for i := range gpu {
+		info := gpu[i].Info()
+		if info.Device != CUDA || info.Class == cpu[i].Info().Class || info.Class != other[i].Info().Class {
+			t.Errorf("%+v beside %+v", info, cpu[i].Info())
+		}
+		n := len(known) - 1
+		kv := make([]byte, n*info.CellBytes)
+		if err := gpu[i].Read(t.Context(), 0, n, kv); err != nil {
+			t.Fatal(err)
+		}
+		if err := other[i].Write(t.Context(), 0, n, kv); err != nil {
+			t.Fatal(err)
+		}
+		back := make([]byte, len(kv))
+		if err := other[i].Read(t.Context(), 0, n, back); err != nil || !bytes.Equal(back, kv) {
+			t.Errorf("what was written is not read back: %v", err)
+		}
+	}
+	unbroken := greedyFrom(t, gpu, known, len(known)-1, 30)
+	if rest := greedyFrom(t, other, known, len(known)-1, 30); !slices.Equal(rest, unbroken) {
+		t.Errorf("after the KV was copied %v\nwant %v", rest, unbroken)
+	}
+}
+
+// TestNoGPU: what is not a library for this build, or finds no device, is said, and never
+// computed on the CPU instead.
+func TestNoGPU(t *testing.T) {
+	path := modelPath(t, "fairy-7m-q8_0.gguf")
+	spec := specOf(t, path, kevlard.Layers{Lo: 0, Hi: 1}, 16, 4)
+	spec.Device = CUDA
+	if err := spec.Validate(); err == nil {
+		t.Error("a GPU without a library is accepted")
+	}
+	for name, c := range map[string]struct {
+		source string
+		says   string
+	}{
+		"no backend":    {"int x;", "no backend for this build"},
+		"other symbols": {"extern int ggml_of_another_version(void); int ggml_backend_init(void) { return ggml_of_another_version(); }", "ggml_of_another_version"},
+	} {
+		lib := filepath.Join(t.TempDir(), "libggml-cuda.so")
+		cmd := exec.Command("cc", "-shared", "-fPIC", "-o", lib, "-xc", "-")
+		cmd.Stdin = strings.NewReader(c.source)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		spec.Library = lib
+		if p, err := startTry(t, spec); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, %v", name, p, err)
+		}
+	}
+}
+
+func startTry(t *testing.T, spec Spec) (*Process, error) {
+	t.Helper()
+	return Start(t.Context(), os.Args[0], nil, spec, ProcessOptions{Env: []string{roleVariable + "=engine"}})
+}
+
+func TestLibrary(t *testing.T) {
+	dir := t.TempDir()
+	if p, err := Library(dir, CPU); p != "" || err != nil {
+		t.Errorf("%q, %v", p, err)
+	}
+	for d, says := range map[string]string{"": "backend_dir is not set", dir: "scripts/build-cuda-backend.sh"} {
+		if _, err := Library(d, CUDA); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: %v", d, err)
+		}
+	}
+	if Family("") != CPU || Family("cuda:1") != CUDA {
+		t.Error("families")
+	}
+}

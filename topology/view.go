@@ -65,11 +65,11 @@ type Stage struct {
 // Node is one member as the view's owner sees it. Its record (Models, Stages,
 // Capacity) may be older than its State.
 type Node struct {
-	ID     kevlard.NodeID
-	Boot   kevlard.BootID
-	Role   string // host or gateway
-	Zone   string // a failure domain, from the configuration; "" is unknown
-	State  State
+	ID    kevlard.NodeID
+	Boot  kevlard.BootID
+	Role  string // host or gateway
+	Zone  string // a failure domain, from the configuration; "" is unknown
+	State State
 	// Avoid says that the node wants work to go elsewhere while it can: a device of it is not
 	// well.
 	Avoid  bool

@@ -50,8 +50,6 @@ func wellHost() probes {
 		space:   func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
 		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
 		rdma:    func() (rdmaFacts, error) { return wellRDMA(), nil },
-		space:   func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
-		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
 		gpus:    func() gpu.Host { return gpu.Host{NVML: gpu.ErrNoDriver} },
 		visible: func() (string, bool) { return "", false },
 	}

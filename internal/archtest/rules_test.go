@@ -59,6 +59,7 @@ func imports() map[string][]string {
 
 		// Proving.
 		"e2e":               {},
+		"e2e/rdma":          {},
 		"e2e/sdk":           {},
 		"e2e/systemd":       {},
 		"internal/archtest": {},

@@ -35,7 +35,7 @@ func (sh shell) doctorCommand() *cli.Command {
 		Description: "Checks the configuration that kevlard agent would use with the same flags: secret, advertised\n" +
 			"address, ports, model files, clock, limits, disk, RDMA. If the daemon runs, each member is tried over\n" +
 			"UDP in both directions and over TCP from here; run it on the other host too for TCP from there.\n" +
-			"Exits 1 if a check fails. Not checked yet: cgroup limits.",
+			"Exits 1 if a check fails. Not checked yet: the clocks of peers.",
 		Flags: configFlags(),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -107,7 +107,7 @@ func (d *doctor) examine(ctx context.Context) []finding {
 	var out []finding
 	for _, check := range []func(context.Context) []finding{
 		d.checkDaemon, d.checkSecret, d.checkAddress, d.checkPorts, d.checkPeers,
-		d.checkModels, d.checkClock, d.checkMemlock, d.checkFiles, d.checkDisk, d.checkRDMA, d.checkGPUs,
+		d.checkModels, d.checkClock, d.checkMemlock, d.checkFiles, d.checkDisk, d.checkMemory, d.checkRDMA, d.checkGPUs,
 	} {
 		out = append(out, check(ctx)...)
 	}

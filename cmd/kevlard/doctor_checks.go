@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,8 @@ const (
 	// littleSpace and enoughSpace are free bytes for the data directory.
 	littleSpace = 64 << 20
 	enoughSpace = 1 << 30
+	// littleMemory is too little for a daemon with an engine of the smallest models.
+	littleMemory = 512 << 20
 	// muchClockError is what makes logs of several hosts hard to read together.
 	muchClockError = time.Second
 )
@@ -225,6 +228,28 @@ func (d *doctor) checkDisk(context.Context) []finding {
 		return one(check, statusWarn, fix, "%s", what)
 	}
 	return one(check, statusOK, "", "%s", what)
+}
+
+// checkMemory compares what the configuration asks for with what the control group allows.
+func (d *doctor) checkMemory(context.Context) []finding {
+	const check, fix = "cgroup", "raise MemoryMax in the unit (systemctl edit kevlard), or lower [engine] memory_bytes and [kv] ram_bytes"
+	pid, whose := 0, "this shell"
+	if d.status != nil {
+		pid, whose = d.status.PID, "the daemon"
+	}
+	limit, err := d.probe.memory(pid)
+	wanted := int64(d.cfg.KV.RAMBytes) + int64(d.cfg.Engine.MemoryBytes)*int64(max(1, len(d.cfg.Engine.Devices)))
+	switch {
+	case err != nil:
+		return one(check, statusWarn, "run doctor as root, on the host itself", "%v", err)
+	case limit == math.MaxInt64:
+		return one(check, statusOK, "", "no control group limits the memory of %s", whose)
+	case limit < wanted:
+		return one(check, statusFail, fix, "the control group of %s allows %s of memory, [engine] memory_bytes and [kv] ram_bytes are %s: it would be killed", whose, byteSize(limit), byteSize(wanted))
+	case limit < littleMemory:
+		return one(check, statusWarn, fix, "the control group of %s allows %s of memory, which is little", whose, byteSize(limit))
+	}
+	return one(check, statusOK, "", "the control group of %s allows %s of memory, of which %s are spoken for", whose, byteSize(limit), byteSize(wanted))
 }
 
 // unmapped parses an address of the ring.

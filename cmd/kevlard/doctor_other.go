@@ -20,3 +20,5 @@ const (
 func processLimit(int, int) (uint64, error)            { return 0, errNotHere }
 func clockError() (time.Duration, bool, error)         { return 0, false, errNotHere }
 func diskSpace(string) (free, total uint64, err error) { return 0, 0, errNotHere }
+
+func processMemory(int) (int64, error) { return 0, errNotHere }

@@ -51,6 +51,8 @@ type probes struct {
 	gpus   func() gpu.Host
 	// visible is CUDA_VISIBLE_DEVICES, and whether it is set.
 	visible func() (string, bool)
+	// memory is the limit of the control groups of a process, math.MaxInt64 for none.
+	memory func(pid int) (int64, error)
 }
 
 // pinger pings members over UDP; see gossiper.
@@ -81,6 +83,7 @@ func hostProbes() probes {
 		rdma:       hostRDMA,
 		gpus:       lookAtGPUs,
 		visible:    visibleGPUs,
+		memory:     processMemory,
 	}
 }
 

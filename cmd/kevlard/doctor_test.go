@@ -52,6 +52,7 @@ func wellHost() probes {
 		rdma:    func() (rdmaFacts, error) { return wellRDMA(), nil },
 		gpus:    func() gpu.Host { return gpu.Host{NVML: gpu.ErrNoDriver} },
 		visible: func() (string, bool) { return "", false },
+		memory:  func(int) (int64, error) { return 64 << 30, nil },
 	}
 }
 
@@ -197,6 +198,16 @@ func TestDoctorFinds(t *testing.T) {
 		{"little disk", func(d *doctor) {
 			d.probe.space = func(string) (uint64, uint64, error) { return 100 << 20, 1 << 40, nil }
 		}, "disk", statusWarn, "100.0 MiB free of 1.0 TiB for /var/lib/kevlard"},
+		{"small group", func(d *doctor) {
+			d.cfg.Engine.MemoryBytes = 1 << 30
+			d.probe.memory = func(pid int) (int64, error) { return 1 << 30, nil }
+		}, "cgroup", statusFail, "the control group of the daemon allows 1.0 GiB of memory, [engine] memory_bytes and [kv] ram_bytes are 1.2 GiB: it would be killed"},
+		{"tiny group", func(d *doctor) {
+			d.probe.memory = func(pid int) (int64, error) { return 400 << 20, nil }
+		}, "cgroup", statusWarn, "the control group of the daemon allows 400.0 MiB of memory, which is little"},
+		{"no group", func(d *doctor) {
+			d.probe.memory = func(pid int) (int64, error) { return 0, syscall.EACCES }
+		}, "cgroup", statusWarn, "permission denied"},
 		{"no disk", func(d *doctor) { d.probe.space = func(string) (uint64, uint64, error) { return 0, 0, syscall.EIO } }, "disk", statusWarn, "input/output error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -259,7 +270,7 @@ func TestDoctorHere(t *testing.T) {
 	if *out.OK == failed || (r.code == exitFailed) != failed {
 		t.Errorf("ok %v, exit %d, but failed %v", *out.OK, r.code, failed)
 	}
-	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk", "rdma"} {
+	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk", "rdma", "cgroup"} {
 		if seen[check].What == "" {
 			t.Errorf("%s is missing in %+v", check, out.Checks)
 		}

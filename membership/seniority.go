@@ -1,17 +1,11 @@
 package membership
 
 import (
-	"bytes"
-	"crypto/aes"
-	"crypto/cipher"
-	"crypto/rand"
-	"fmt"
 	"math"
 	"net"
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 )
 
@@ -75,33 +69,11 @@ func (s *senior) PacketCh() <-chan *memberlist.Packet {
 }
 
 // suspicion returns the packet that says, in memberlist's format, that from suspects name
-// at an incarnation: a label, then AES-GCM over a type byte and a msgpack map.
+// at an incarnation.
 func suspicion(ring string, secret []byte, name, from string, incarnation uint32) ([]byte, error) {
-	const (
-		typeSuspect = 3
-		typeLabel   = 244
-		version     = 1 // of the encryption
-		nonceSize   = 12
-	)
-	plain := bytes.NewBuffer([]byte{typeSuspect})
-	err := codec.NewEncoder(plain, &codec.MsgpackHandle{}).Encode(struct {
+	const typeSuspect = 3
+	return SealPacket(ring, secret, typeSuspect, struct {
 		Incarnation uint32
 		Node, From  string
 	}{incarnation, name, from})
-	if err != nil {
-		return nil, fmt.Errorf("encode a suspicion: %w", err)
-	}
-	block, err := aes.NewCipher(secret)
-	if err != nil {
-		return nil, fmt.Errorf("use the cluster secret: %w", err)
-	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		return nil, fmt.Errorf("use the cluster secret: %w", err)
-	}
-	sealed := make([]byte, 1+nonceSize)
-	sealed[0] = version
-	rand.Read(sealed[1:]) // never fails: crypto/rand ends the program instead
-	sealed = aead.Seal(sealed, sealed[1:], plain.Bytes(), []byte(ring))
-	return append(append([]byte{typeLabel, byte(len(ring))}, ring...), sealed...), nil
 }

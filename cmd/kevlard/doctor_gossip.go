@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
-	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -14,7 +13,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/hashicorp/go-msgpack/v2/codec"
+	"github.com/kevlard/kevlard/membership"
 )
 
 // memberlist's packets, as far as the doctor speaks them: a label, then AES-GCM over
@@ -41,10 +40,11 @@ var errNoAnswer = errors.New("no answer")
 
 // gossiper pings members of a ring over UDP without being one.
 type gossiper struct {
-	label string // the ring's name, of 1 to 63 bytes
-	aead  cipher.AEAD
-	from  netip.Addr // the local address to send from
-	wait  time.Duration
+	label  string // the ring's name, of 1 to 63 bytes
+	secret []byte
+	aead   cipher.AEAD // under the secret
+	from   netip.Addr  // the local address to send from
+	wait   time.Duration
 }
 
 func newGossiper(ring string, secret []byte, from netip.Addr, wait time.Duration) (*gossiper, error) {
@@ -56,7 +56,7 @@ func newGossiper(ring string, secret []byte, from netip.Addr, wait time.Duration
 	if err != nil {
 		return nil, fmt.Errorf("use the cluster secret: %w", err)
 	}
-	return &gossiper{label: ring, aead: aead, from: from, wait: wait}, nil
+	return &gossiper{label: ring, secret: secret, aead: aead, from: from, wait: wait}, nil
 }
 
 // gossipPing is a ping, or with a Target one that its receiver is to send there.
@@ -117,15 +117,7 @@ func (g *gossiper) ask(ctx context.Context, addr netip.AddrPort, kind byte, p go
 
 // seal makes a packet.
 func (g *gossiper) seal(kind byte, p gossipPing) ([]byte, error) {
-	plain := bytes.NewBuffer([]byte{kind})
-	if err := codec.NewEncoder(plain, &codec.MsgpackHandle{}).Encode(&p); err != nil {
-		return nil, fmt.Errorf("encode a gossip ping: %w", err)
-	}
-	sealed := make([]byte, 1+packetNonce, 1+packetNonce+plain.Len()+g.aead.Overhead())
-	sealed[0] = packetVersion
-	rand.Read(sealed[1:]) // never fails: crypto/rand ends the program instead
-	sealed = g.aead.Seal(sealed, sealed[1:], plain.Bytes(), []byte(g.label))
-	return append(g.header(), sealed...), nil
+	return membership.SealPacket(g.label, g.secret, kind, &p)
 }
 
 // header returns the label in front of each packet: a magic byte, its length, itself.

@@ -23,6 +23,7 @@ endif
 
 GOFUMPT     := go run mvdan.cc/gofumpt@v0.12.0
 STATICCHECK := go run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOVULNCHECK := go run golang.org/x/vuln/cmd/govulncheck@v1.9.0
 
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 LDFLAGS := -X main.commit=$(COMMIT)
@@ -118,6 +119,11 @@ check: tools ## formatting, vet, staticcheck, and a build without cgo
 	cd e2e/sdk && go vet ./... && $(STATICCHECK) ./...
 	CGO_ENABLED=0 go build -o /dev/null ./cmd/kevlard
 	GOFLAGS= go vet ./rdma/...
+
+# Needs the network: the data base of known faults is fetched. Not part of the tests.
+.PHONY: vuln
+vuln: tools ## known vulnerabilities in what the code calls (needs the network)
+	CGO_ENABLED=0 $(GOVULNCHECK) ./...
 
 .PHONY: readme
 readme: tools ## follows README.md and docs/operating.md word by word on a clean clone (as root)

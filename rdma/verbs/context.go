@@ -81,21 +81,28 @@ func (c *Context) Port(n int) (Port, error) {
 // Close closes the device, of which nothing may be left: with EBUSY it stays open,
 // and Close may be called again.
 func (c *Context) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return nil
+	if done, err := c.release(); done || err != nil {
+		return err
 	}
-	if c.domain != nil {
-		if err := freeDomain(c.domain); err != nil {
-			return fmt.Errorf("close RDMA device %s: free its protection domain: %w", c.device, err)
-		}
-		c.domain = nil
-	}
+	// Without the lock: closing the file waits for who takes an event, and that one for
+	// the lock.
 	c.events.close()
-	c.closed = true
 	if err := closeContext(c.handle); err != nil {
 		return fmt.Errorf("close RDMA device %s: %w", c.device, err)
 	}
 	return nil
+}
+
+// release reports whether the device was closed before.
+func (c *Context) release() (done bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return true, nil
+	}
+	if err := freeDomain(c.domain); err != nil {
+		return false, fmt.Errorf("close RDMA device %s: free its protection domain: %w", c.device, err)
+	}
+	c.closed = true
+	return false, nil
 }

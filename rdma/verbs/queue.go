@@ -119,18 +119,27 @@ func (q *Queue) take() error {
 // Close ends a Wait with ErrClosed and destroys the queue. Its queue pairs must be
 // closed before: with EBUSY it stays open, and Close may be called again.
 func (q *Queue) Close() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return nil
+	if done, err := q.destroy(); done || err != nil {
+		return err
 	}
-	if err := destroyQueue(q.handle); err != nil {
-		return fmt.Errorf("close a completion queue: %w", err)
-	}
-	q.closed = true
+	// Without the lock: closing the file waits for who is in take, and take for the lock.
 	q.events.close()
 	if err := destroyChannel(q.channel); err != nil {
 		return fmt.Errorf("close a completion channel: %w", err)
 	}
 	return nil
+}
+
+// destroy reports whether the queue was closed before.
+func (q *Queue) destroy() (done bool, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return true, nil
+	}
+	if err := destroyQueue(q.handle); err != nil {
+		return false, fmt.Errorf("close a completion queue: %w", err)
+	}
+	q.closed = true
+	return false, nil
 }

@@ -160,17 +160,8 @@ func TestWait(t *testing.T) {
 	if _, err := q.Wait(ctx, out[:]); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
-	done := make(chan error)
-	go func() {
-		_, err := q.Wait(context.Background(), out[:])
-		done <- err
-	}()
-	runtime.Gosched()
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
-	}
-	if err := <-done; !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
 	}
 	if _, err := q.Poll(out[:]); !errors.Is(err, ErrClosed) {
 		t.Errorf("%v", err)
@@ -178,15 +169,41 @@ func TestWait(t *testing.T) {
 	if err := q.Close(); err != nil {
 		t.Error(err)
 	}
-	go func() {
-		_, err := c.NextEvent(context.Background())
-		done <- err
-	}()
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
+	// Close meets a waiter anywhere on its way: often, so that it meets it everywhere.
+	done := make(chan error)
+	for range 200 {
+		q, err := c.NewQueue(16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := q.Wait(context.Background(), make([]Completion, 1))
+			done <- err
+		}()
+		runtime.Gosched()
+		if err := q.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
 	}
-	if err := <-done; !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
+	for range 50 {
+		c, err := l.Open(devices[0].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			_, err := c.NextEvent(context.Background())
+			done <- err
+		}()
+		runtime.Gosched()
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; !errors.Is(err, ErrClosed) {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func TestProblems(t *testing.T) {
 		{"API on the mesh's port", "[api]\nlisten = '127.0.0.1:7947'\n", `f.toml:2: api.listen: 127.0.0.1:7947 is taken by mesh.bind = 0.0.0.0:7947: give each its own port`},
 		{"bulk on the mesh's port", "[mesh]\nbulk_port = 7947\n", `f.toml:2: mesh.bulk_port: 0.0.0.0:7947 is taken by mesh.bind = 0.0.0.0:7947: give each its own port`},
 		{"port 0", "[mesh]\nbind = '10.0.0.1:0'\n", `f.toml:2: mesh.bind: "10.0.0.1:0" has no valid port: want 1 to 65535`},
-		{"transport", "[mesh]\ntransport = 'rdma'\n", `f.toml:2: mesh.transport: rdma is not in this build: want auto or tcp`},
+		{"transport", "[mesh]\ntransport = 'roce'\n", `f.toml:2: mesh.transport: "roce" is not allowed: want auto or tcp or rdma`},
 		{"standbys", "[kv]\nstandbys = 2\n", `f.toml:2: kv.standbys: 2 is out of range: want 0 to 1`},
 		{"bandwidth", "[kv]\nbandwidth = 1\n", `f.toml:2: kv.bandwidth: 1 is out of range: want 0, for no cap, or at least 65536`},
 		{"bulk port", "[mesh]\nbulk_port = 70000\n", `f.toml:2: mesh.bulk_port: 70000 is out of range: want 1 to 65535`},

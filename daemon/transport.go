@@ -81,7 +81,12 @@ func (d *Daemon) bindMover(deps Deps, h mover.Handler) error {
 	insist := d.cfg.BulkTransport == TransportRDMA
 	if d.cfg.BulkTransport != TransportTCP {
 		t.lack = errors.New("this build has no RDMA")
-		if deps.RDMA != nil {
+		switch {
+		case deps.RDMA == nil:
+		case !insist && !d.cfg.BulkPlain:
+			// What is encrypted stays so until an admin says that the fabric is trusted.
+			t.lack = errors.New("not tried, since it is not encrypted: [mesh] plain = true allows it on a trusted fabric")
+		default:
 			t.rdma, t.lack = deps.RDMA(RDMAUse{Self: d.cfg.Name, Handler: rdmaHandler{t.gate, t}, Exchange: d.exchangeRDMA, Known: d.reaches, Log: d.log})
 		}
 	}

@@ -84,6 +84,7 @@ profile = "wan"
 bind = %q
 bulk_port = %d
 transport = "auto"
+plain = true
 [api]
 listen = %q
 [models]

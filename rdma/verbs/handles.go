@@ -14,8 +14,8 @@ type (
 
 // rawCompletion has the layout of kv_done.
 type rawCompletion struct {
-	id                                                uint64
-	status, op, vendor, bytes, imm, qp, flags, unused uint32
+	id                                           uint64
+	status, op, vendor, bytes, imm, qp, flags, _ uint32
 }
 
 // rawDevice is what opening a device tells.

@@ -15,7 +15,7 @@ import (
 // then every rejoinMin to rejoinMax, since two halves of a partition do not talk
 // to each other and only a join brings them together again. Where few nodes do
 // that, it can take long until one of them does: while some members are dead,
-// they do it every missMin to missMax.
+// they do it every missMin to missMax, from the death on.
 func (r *Ring) rejoin(ctx context.Context) error {
 	var (
 		backoff = r.p.retryMin
@@ -23,8 +23,8 @@ func (r *Ring) rejoin(ctx context.Context) error {
 	)
 	for ctx.Err() == nil {
 		wait := r.p.rejoinMin + rand.N(r.p.rejoinMax-r.p.rejoinMin)
-		if r.table.live.Load() <= smallRing && r.table.missing() {
-			wait = r.p.missMin + rand.N(r.p.missMax-r.p.missMin)
+		if r.misses() {
+			wait = r.missWait()
 		}
 		seeds := r.seeds(joins > 0)
 		if len(seeds) > 0 && !r.left.Load() {
@@ -51,17 +51,42 @@ func (r *Ring) rejoin(ctx context.Context) error {
 				}
 			}
 		}
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-		case <-t.C:
-		case <-r.kick:
-			pause(ctx, r.p.again)
-		}
-		t.Stop()
+		r.rest(ctx, wait)
 	}
 	return nil
 }
+
+// rest waits for the next round. Who dies meanwhile in a small ring makes the wait one of
+// those in which somebody is missed, if that is shorter.
+func (r *Ring) rest(ctx context.Context, wait time.Duration) {
+	end := time.Now().Add(wait)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			return
+		case <-r.kick:
+			pause(ctx, r.p.again)
+			return
+		case <-r.table.ended:
+			if !r.misses() {
+				continue
+			}
+			if sooner := time.Now().Add(r.missWait()); sooner.Before(end) {
+				end = sooner
+				t.Reset(time.Until(end))
+			}
+		}
+	}
+}
+
+// misses reports whether the ring is small and lacks somebody who has not left.
+func (r *Ring) misses() bool { return r.table.live.Load() <= smallRing && r.table.missing() }
+
+func (r *Ring) missWait() time.Duration { return r.p.missMin + rand.N(r.p.missMax-r.p.missMin) }
 
 // introduce asks every member whether it shows this boot, and exchanges states
 // with those that do not. Gossip is a matter of chance: now and then a member

@@ -20,6 +20,7 @@ type table struct {
 	boot    kevlard.BootID
 	vouch   time.Duration // how long Vouch holds
 	changed chan struct{} // capacity 1: signals coalesce
+	ended   chan struct{} // capacity 1: a member was lost; read by rejoin
 	live    atomic.Int32  // alive members, ourselves included
 	revived atomic.Uint64 // boots that came back from the dead: false deaths
 
@@ -50,7 +51,7 @@ type goneAt struct {
 func newTable(self kevlard.NodeID, m Meta) *table {
 	return &table{
 		self: self, peer: m.Peer, boot: m.Boot,
-		changed: make(chan struct{}, 1),
+		changed: make(chan struct{}, 1), ended: make(chan struct{}, 1),
 		entries: make(map[kevlard.NodeID]*entry),
 		goners:  make(map[bootOf]goneAt),
 	}
@@ -199,6 +200,10 @@ func (t *table) end(e *entry, now time.Time) {
 		e.State = StateLeft
 	}
 	t.signal()
+	select {
+	case t.ended <- struct{}{}:
+	default:
+	}
 }
 
 // bury makes a boot dead that an inquest found gone, before memberlist does. It reports

@@ -60,6 +60,11 @@ func (c *Client) Status(ctx context.Context) (report.Status, error) {
 	return get[report.Status](ctx, c, "/status")
 }
 
+// Clocks compares the clocks of the other members with the daemon's.
+func (c *Client) Clocks(ctx context.Context) (report.Clocks, error) {
+	return get[report.Clocks](ctx, c, "/clocks")
+}
+
 // Version returns the version of the daemon, which may not be ours.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	return get[Version](ctx, c, "/version")

@@ -28,6 +28,8 @@ type Node interface {
 	// Sessions lists those owned here, or with all those of every node that answers.
 	Sessions(ctx context.Context, all bool) report.Sessions
 	Status() report.Status
+	// Clocks compares the clocks of the other members with this node's.
+	Clocks(ctx context.Context) report.Clocks
 	// Events hands out the logged events since the given time, and with follow also
 	// those to come, until ctx ends or emit fails.
 	Events(ctx context.Context, since time.Time, follow bool, emit func(report.Event) error) error
@@ -51,6 +53,7 @@ type Node interface {
 // of its group may GET what is not under /debug; who else calls is answered 403.
 //
 //	GET  /members /topology /sessions[?all=true] /status /version   one document
+//	GET  /clocks                                                    one document, after asking all
 //	GET  /events[?since=10m][&follow=true]                          one event a line
 //	GET  /metrics                                                   as on the API
 //	POST /join {"addrs": [...]}  /leave {"timeout_ms": n}           one document
@@ -94,6 +97,7 @@ func (c *Control) routes(metrics http.Handler) http.Handler {
 	document("/topology", func(*http.Request) any { return c.node.Topology() })
 	document("/sessions", func(r *http.Request) any { return c.node.Sessions(r.Context(), isSet(r, "all")) })
 	document("/status", func(*http.Request) any { return c.node.Status() })
+	document("/clocks", func(r *http.Request) any { return c.node.Clocks(r.Context()) })
 	document("/version", func(*http.Request) any { return c.version })
 	mux.HandleFunc("GET /events", c.events)
 	mux.HandleFunc("POST /fetch", c.fetch)

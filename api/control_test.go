@@ -84,6 +84,11 @@ func (n *toyNode) Drain(_ context.Context, node string, undo bool) error {
 func (n *toyNode) Fetch(context.Context, string, int, int, func(report.Fetch) error) error {
 	return errors.New("it has no disk")
 }
+
+func (n *toyNode) Clocks(context.Context) report.Clocks {
+	return report.Clocks{Clocks: []report.Clock{{Node: "n2", OffsetMS: -3}}}
+}
+
 func (n *toyNode) ForceLeave(context.Context, string) error { return errors.New("it is alive") }
 
 func (n *toyNode) Keys(_ context.Context, do string, secret []byte, id string) (report.Keys, error) {
@@ -126,6 +131,7 @@ func TestControlDocuments(t *testing.T) {
 		{"members", func() (any, error) { return answer(c.Members(ctx)) }, `"self":"n1"`},
 		{"topology", func() (any, error) { return answer(c.Topology(ctx)) }, `"name":"toy"`},
 		{"sessions", func() (any, error) { return answer(c.Sessions(ctx, false)) }, `"id":"mine"`},
+		{"clocks", func() (any, error) { return answer(c.Clocks(ctx)) }, `"offset_ms":-3`},
 		{"all sessions", func() (any, error) { return answer(c.Sessions(ctx, true)) }, `"id":"theirs"`},
 		{"version", func() (any, error) { return answer(c.Version(ctx)) }, `"version":"1.2.3"`},
 		{"join", func() (any, error) { return answer(c.Join(ctx, []string{"a:1", "b:2"})) }, `"asked":2`},

@@ -13,7 +13,7 @@ import "time"
 //	maxPulls       records pulled at once                  the others wait for their turn
 //	maxRecord      a node record on the wire               not published, not accepted
 //	maxModels, maxStages, maxText  parts of a record       not accepted
-//	maxAsks        nodes asked for their sessions at once  the others wait for their turn
+//	maxAsks        nodes asked for their sessions or time at once  the others wait for their turn
 //	maxFinds       nodes asked at once who owns a session  the others wait for their turn
 //	maxSuspects, maxInquests  peers whose connections broke, and those looked after at once  left to the ring's probes
 //	maxTestimonies nodes asked for one of them             the others are not asked
@@ -32,6 +32,7 @@ const (
 	eventLogSize = 4096
 	maxPulls     = 8
 	maxAsks      = 16
+	clockAsks    = 3 // how often each is asked for its time
 	maxFinds     = 64
 	maxAssigned  = 64
 	maxXids      = 256

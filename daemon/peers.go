@@ -21,6 +21,7 @@ const (
 	methodDrain    = "drain"    // a drainCall in JSON; answers nothing
 	methodKeys     = "keys"     // a keysCall in JSON; answers a keysAnswer
 	methodLink     = "link"     // a linkCall in JSON; answers a linkAnswer
+	methodClock    = "clock"    // answers a clockAnswer
 )
 
 type drainCall struct {
@@ -117,6 +118,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 		return d.answerKeys(body)
 	case methodLink:
 		return d.answerLink(body)
+	case methodClock:
+		return answerClock()
 	}
 	return nil, fmt.Errorf("node %s does not know the method %.40q; it runs version %s", d.cfg.Name, method, d.cfg.Version)
 }

@@ -371,3 +371,24 @@ func TestRecordsFollowGossip(t *testing.T) {
 		t.Errorf("an equal record became version %d", v)
 	}
 }
+
+// TestCompareClocks checks that a difference is taken from the middle of a round trip.
+func TestCompareClocks(t *testing.T) {
+	sent := time.Now()
+	for _, c := range []struct {
+		took, theirs time.Duration // after sent
+		want         report.Clock
+	}{
+		{10 * time.Millisecond, 5 * time.Millisecond, report.Clock{OffsetMS: 0, WithinMS: 5}},
+		{10 * time.Millisecond, 10 * time.Millisecond, report.Clock{OffsetMS: 5, WithinMS: 5}},
+		{10 * time.Second, 3 * time.Second, report.Clock{OffsetMS: -2000, WithinMS: 5000}},
+		{2 * time.Millisecond, time.Hour, report.Clock{OffsetMS: 3599999, WithinMS: 1}},
+		{0, -time.Minute, report.Clock{OffsetMS: -60000}},
+	} {
+		// A peer's time comes without a monotonic reading.
+		theirs := time.Unix(0, sent.Add(c.theirs).UnixNano())
+		if got := compareClocks(sent, sent.Add(c.took), theirs); got != c.want {
+			t.Errorf("%v, %v: %+v, want %+v", c.took, c.theirs, got, c.want)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type scripted struct {
 	topology report.Topology
 	sessions report.Sessions
 	status   report.Status
+	clocks   report.Clocks
 	events   []report.Event
 	join     report.Join
 	leave    report.Leave
@@ -37,6 +38,7 @@ func (s *scripted) Members() report.Members                        { return s.me
 func (s *scripted) Topology() report.Topology                      { return s.topology }
 func (s *scripted) Sessions(context.Context, bool) report.Sessions { return s.sessions }
 func (s *scripted) Status() report.Status                          { return s.status }
+func (s *scripted) Clocks(context.Context) report.Clocks           { return s.clocks }
 func (s *scripted) Drain(context.Context, string, bool) error      { return s.err }
 func (s *scripted) ForceLeave(context.Context, string) error       { return s.err }
 func (s *scripted) Fetch(_ context.Context, _ string, _, _ int, emit func(report.Fetch) error) error {

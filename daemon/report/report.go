@@ -150,6 +150,19 @@ type Event struct {
 	Seq uint64 `json:"seq"`
 }
 
+// Clocks compares the clocks of the members that answered with that of the node asked.
+type Clocks struct {
+	Clocks      []Clock  `json:"clocks"`
+	Unreachable []string `json:"unreachable,omitempty"`
+}
+
+// Clock is one member's.
+type Clock struct {
+	Node     string  `json:"node"`
+	OffsetMS float64 `json:"offset_ms"` // how far it is ahead; below 0 behind
+	WithinMS float64 `json:"within_ms"` // what the offset may be wrong by
+}
+
 // Failover is one failover of a session as its client saw it: a pause of
 // detect_ms + reroute_ms + restore_ms.
 type Failover struct {

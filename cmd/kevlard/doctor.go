@@ -34,8 +34,8 @@ func (sh shell) doctorCommand() *cli.Command {
 		Name: "doctor", Usage: "check this host: what is wrong and how to fix it",
 		Description: "Checks the configuration that kevlard agent would use with the same flags: secret, advertised\n" +
 			"address, ports, model files, clock, limits, disk, RDMA. If the daemon runs, each member is tried over\n" +
-			"UDP in both directions and over TCP from here; run it on the other host too for TCP from there.\n" +
-			"Exits 1 if a check fails. Not checked yet: the clocks of peers.",
+			"UDP in both directions and over TCP from here, and its clock compared; run it on the other host too for\n" +
+			"TCP from there. Exits 1 if a check fails.",
 		Flags: configFlags(),
 		Action: func(c *cli.Context) error {
 			if err := noArguments(c); err != nil {
@@ -69,16 +69,19 @@ type doctor struct {
 	status  *report.Status
 	members report.Members
 	why     error // why no daemon could be asked
+	// clocks compares those of the peers; unclear is why it could not be asked for.
+	clocks  report.Clocks
+	unclear error
 	secret  []byte
 }
 
 // meet asks the daemon, if there is one, what it knows.
 func (d *doctor) meet(ctx context.Context, client *api.Client) error {
-	ctx, cancel := context.WithTimeout(ctx, daemonTimeout)
+	asking, cancel := context.WithTimeout(ctx, daemonTimeout)
 	defer cancel()
-	s, err := client.Status(ctx)
+	s, err := client.Status(asking)
 	if err == nil {
-		d.members, err = client.Members(ctx)
+		d.members, err = client.Members(asking)
 	}
 	switch {
 	case errors.Is(context.Cause(ctx), errInterrupted):
@@ -87,6 +90,7 @@ func (d *doctor) meet(ctx context.Context, client *api.Client) error {
 		d.why = err
 	default:
 		d.status = &s
+		d.clocks, d.unclear = askClocks(ctx, client)
 	}
 	return nil
 }
@@ -107,7 +111,7 @@ func (d *doctor) examine(ctx context.Context) []finding {
 	var out []finding
 	for _, check := range []func(context.Context) []finding{
 		d.checkDaemon, d.checkSecret, d.checkAddress, d.checkPorts, d.checkPeers,
-		d.checkModels, d.checkClock, d.checkMemlock, d.checkFiles, d.checkDisk, d.checkMemory, d.checkRDMA, d.checkGPUs,
+		d.checkModels, d.checkClock, d.checkPeerClocks, d.checkMemlock, d.checkFiles, d.checkDisk, d.checkMemory, d.checkCPUs, d.checkTasks, d.checkRDMA, d.checkGPUs,
 	} {
 		out = append(out, check(ctx)...)
 	}

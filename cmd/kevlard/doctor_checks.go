@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"net/netip"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/kevlard/kevlard/api"
 	"github.com/kevlard/kevlard/cmd/kevlard/config"
@@ -25,13 +23,6 @@ const (
 	// together take one each.
 	fewFiles    = 1024
 	enoughFiles = 16384
-	// littleSpace and enoughSpace are free bytes for the data directory.
-	littleSpace = 64 << 20
-	enoughSpace = 1 << 30
-	// littleMemory is too little for a daemon with an engine of the smallest models.
-	littleMemory = 512 << 20
-	// muchClockError is what makes logs of several hosts hard to read together.
-	muchClockError = time.Second
 )
 
 func one(check, status, fix, format string, args ...any) []finding {
@@ -161,21 +152,6 @@ func (d *doctor) checkModels(context.Context) []finding {
 	return out
 }
 
-// checkClock only reports: no decision compares the clocks of two hosts.
-func (d *doctor) checkClock(context.Context) []finding {
-	const check, fix = "clock", "run chrony or systemd-timesyncd; nothing breaks without, but logs of several hosts are hard to read together"
-	most, synchronised, err := d.probe.clock()
-	switch {
-	case err != nil:
-		return one(check, statusWarn, fix, "%v", err)
-	case !synchronised:
-		return one(check, statusWarn, fix, "nothing keeps it right")
-	case most > muchClockError:
-		return one(check, statusWarn, fix, "it may be wrong by %v", most.Round(time.Millisecond))
-	}
-	return one(check, statusOK, "", "it is right within %v", most.Round(time.Millisecond))
-}
-
 // limits returns a limit of the daemon, or of this process, and whose it is.
 func (d *doctor) limits(resource int) (value uint64, whose string, err error) {
 	if d.status == nil {
@@ -212,44 +188,6 @@ func (d *doctor) checkFiles(context.Context) []finding {
 		return one(check, statusWarn, fix, "%s may open %d files, which many clients use up", whose, n)
 	}
 	return one(check, statusOK, "", "%s may open %d files", whose, n)
-}
-
-func (d *doctor) checkDisk(context.Context) []finding {
-	const check, fix = "disk", "make room, or set [node] data_dir to another file system"
-	dir := d.cfg.Node.DataDir
-	free, total, err := d.probe.space(existing(dir))
-	what := fmt.Sprintf("%s free of %s for %s", byteSize(int64(free)), byteSize(int64(total)), dir)
-	switch {
-	case err != nil:
-		return one(check, statusWarn, fix, "%v", err)
-	case free < littleSpace:
-		return one(check, statusFail, fix, "%s", what)
-	case free < enoughSpace:
-		return one(check, statusWarn, fix, "%s", what)
-	}
-	return one(check, statusOK, "", "%s", what)
-}
-
-// checkMemory compares what the configuration asks for with what the control group allows.
-func (d *doctor) checkMemory(context.Context) []finding {
-	const check, fix = "cgroup", "raise MemoryMax in the unit (systemctl edit kevlard), or lower [engine] memory_bytes and [kv] ram_bytes"
-	pid, whose := 0, "this shell"
-	if d.status != nil {
-		pid, whose = d.status.PID, "the daemon"
-	}
-	limit, err := d.probe.memory(pid)
-	wanted := int64(d.cfg.KV.RAMBytes) + int64(d.cfg.Engine.MemoryBytes)*int64(max(1, len(d.cfg.Engine.Devices)))
-	switch {
-	case err != nil:
-		return one(check, statusWarn, "run doctor as root, on the host itself", "%v", err)
-	case limit == math.MaxInt64:
-		return one(check, statusOK, "", "no control group limits the memory of %s", whose)
-	case limit < wanted:
-		return one(check, statusFail, fix, "the control group of %s allows %s of memory, [engine] memory_bytes and [kv] ram_bytes are %s: it would be killed", whose, byteSize(limit), byteSize(wanted))
-	case limit < littleMemory:
-		return one(check, statusWarn, fix, "the control group of %s allows %s of memory, which is little", whose, byteSize(limit))
-	}
-	return one(check, statusOK, "", "the control group of %s allows %s of memory, of which %s are spoken for", whose, byteSize(limit), byteSize(wanted))
 }
 
 // unmapped parses an address of the ring.

@@ -34,12 +34,14 @@ func clockError() (most time.Duration, synchronised bool, err error) {
 	return time.Duration(t.Maxerror) * time.Microsecond, state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, nil
 }
 
-// diskSpace returns what unprivileged users may still write to the file system at
-// path, and its size.
-func diskSpace(path string) (free, total uint64, err error) {
+// diskSpace describes the file system at path.
+func diskSpace(path string) (disk, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(path, &s); err != nil {
-		return 0, 0, fmt.Errorf("read the free space of %s: %w", path, err)
+		return disk{}, fmt.Errorf("read the free space of %s: %w", path, err)
 	}
-	return s.Bavail * uint64(s.Bsize), s.Blocks * uint64(s.Bsize), nil
+	return disk{
+		free: s.Bavail * uint64(s.Bsize), total: s.Blocks * uint64(s.Bsize),
+		inodes: s.Ffree, allInodes: s.Files, readOnly: s.Flags&unix.ST_RDONLY != 0,
+	}, nil
 }

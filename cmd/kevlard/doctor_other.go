@@ -17,8 +17,7 @@ const (
 	limitInfinity = math.MaxUint64
 )
 
-func processLimit(int, int) (uint64, error)            { return 0, errNotHere }
-func clockError() (time.Duration, bool, error)         { return 0, false, errNotHere }
-func diskSpace(string) (free, total uint64, err error) { return 0, 0, errNotHere }
-
-func processMemory(int) (int64, error) { return 0, errNotHere }
+func processLimit(int, int) (uint64, error)    { return 0, errNotHere }
+func clockError() (time.Duration, bool, error) { return 0, false, errNotHere }
+func diskSpace(string) (disk, error)           { return disk{}, errNotHere }
+func processGroups(int) (groupLimits, error)   { return groupLimits{}, errNotHere }

@@ -19,6 +19,8 @@ import (
 const (
 	// daemonTimeout bounds the questions to the daemon.
 	daemonTimeout = 3 * time.Second
+	// clocksTimeout bounds the comparison of clocks, for which the daemon asks its peers.
+	clocksTimeout = 5 * time.Second
 	// peerTimeout bounds each attempt to reach a peer.
 	peerTimeout = 2 * time.Second
 	// pingWait is the time for one ping to come back; gossipTries are sent.
@@ -45,14 +47,13 @@ type probes struct {
 	header func(path string) (string, error)
 	clock  func() (most time.Duration, synchronised bool, err error)
 	limit  func(pid, resource int) (uint64, error)
-	space  func(path string) (free, total uint64, err error)
+	space  func(path string) (disk, error)
 	secret func(path string) ([]byte, error)
 	rdma   func() (rdmaFacts, error)
 	gpus   func() gpu.Host
 	// visible is CUDA_VISIBLE_DEVICES, and whether it is set.
 	visible func() (string, bool)
-	// memory is the limit of the control groups of a process, math.MaxInt64 for none.
-	memory func(pid int) (int64, error)
+	groups  func(pid int) (groupLimits, error)
 }
 
 // pinger pings members over UDP; see gossiper.
@@ -83,7 +84,7 @@ func hostProbes() probes {
 		rdma:       hostRDMA,
 		gpus:       lookAtGPUs,
 		visible:    visibleGPUs,
-		memory:     processMemory,
+		groups:     processGroups,
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/netip"
 	"path/filepath"
@@ -47,13 +48,19 @@ func wellHost() probes {
 			}
 			return limitInfinity, nil
 		},
-		space:   func(string) (uint64, uint64, error) { return 50 << 30, 100 << 30, nil },
+		space:   func(string) (disk, error) { return wellDisk(), nil },
 		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
 		rdma:    func() (rdmaFacts, error) { return wellRDMA(), nil },
 		gpus:    func() gpu.Host { return gpu.Host{NVML: gpu.ErrNoDriver} },
 		visible: func() (string, bool) { return "", false },
-		memory:  func(int) (int64, error) { return 64 << 30, nil },
+		groups: func(int) (groupLimits, error) {
+			return groupLimits{memory: 64 << 30, tasks: math.MaxInt64}, nil
+		},
 	}
+}
+
+func wellDisk() disk {
+	return disk{free: 50 << 30, total: 100 << 30, inodes: 1 << 20, allInodes: 1 << 21}
 }
 
 // wellDoctor looks at that host, in a ring of three with its daemon.
@@ -65,6 +72,7 @@ func wellDoctor() *doctor {
 		{Name: "n2", Addr: "10.0.0.2:7946", MeshAddr: "10.0.0.2:7947", BulkAddr: "10.0.0.2:7948", State: "alive"},
 		{Name: "n3", Addr: "10.0.0.3:7946", MeshAddr: "10.0.0.3:7947", State: "left"},
 	}}
+	d.clocks = report.Clocks{Clocks: []report.Clock{{Node: "n2", OffsetMS: -2, WithinMS: 0.5}}}
 	return d
 }
 
@@ -194,21 +202,32 @@ func TestDoctorFinds(t *testing.T) {
 		{"memlock", func(d *doctor) { d.probe.limit = limitsOf(t, 7, 64<<10, 1<<20) }, "memlock", statusWarn, "the daemon may lock 64.0 KiB of memory"},
 		{"few files", func(d *doctor) { alone(d); d.probe.limit = limitsOf(t, 0, limitInfinity, 256) }, "nofile", statusFail, "this shell may open 256 files"},
 		{"not many files", func(d *doctor) { d.probe.limit = limitsOf(t, 7, limitInfinity, 1024) }, "nofile", statusWarn, "the daemon may open 1024 files, which many clients use up"},
-		{"full disk", func(d *doctor) { d.probe.space = func(string) (uint64, uint64, error) { return 1 << 20, 1 << 40, nil } }, "disk", statusFail, "1.0 MiB free of 1.0 TiB for /var/lib/kevlard"},
+		{"full disk", func(d *doctor) { spoilDisk(d, func(s *disk) { s.free, s.total = 1<<20, 1<<40 }) }, "disk", statusFail, "1.0 MiB free of 1.0 TiB for /var/lib/kevlard"},
 		{"little disk", func(d *doctor) {
-			d.probe.space = func(string) (uint64, uint64, error) { return 100 << 20, 1 << 40, nil }
+			spoilDisk(d, func(s *disk) { s.free, s.total = 100<<20, 1<<40 })
 		}, "disk", statusWarn, "100.0 MiB free of 1.0 TiB for /var/lib/kevlard"},
 		{"small group", func(d *doctor) {
 			d.cfg.Engine.MemoryBytes = 1 << 30
-			d.probe.memory = func(pid int) (int64, error) { return 1 << 30, nil }
+			spoilGroups(d, func(l *groupLimits) { l.memory = 1 << 30 })
 		}, "cgroup", statusFail, "the control group of the daemon allows 1.0 GiB of memory, [engine] memory_bytes and [kv] ram_bytes are 1.2 GiB: it would be killed"},
 		{"tiny group", func(d *doctor) {
-			d.probe.memory = func(pid int) (int64, error) { return 400 << 20, nil }
+			spoilGroups(d, func(l *groupLimits) { l.memory = 400 << 20 })
 		}, "cgroup", statusWarn, "the control group of the daemon allows 400.0 MiB of memory, which is little"},
 		{"no group", func(d *doctor) {
-			d.probe.memory = func(pid int) (int64, error) { return 0, syscall.EACCES }
+			d.probe.groups = func(int) (groupLimits, error) { return groupLimits{}, syscall.EACCES }
 		}, "cgroup", statusWarn, "permission denied"},
-		{"no disk", func(d *doctor) { d.probe.space = func(string) (uint64, uint64, error) { return 0, 0, syscall.EIO } }, "disk", statusWarn, "input/output error"},
+		{"CPU quota", func(d *doctor) { spoilGroups(d, func(l *groupLimits) { l.cpus = 1.5 }) }, "cpu", statusWarn, "the control group of the daemon allows 1.5 CPUs and stops it when they are used up"},
+		{"few threads", func(d *doctor) { spoilGroups(d, func(l *groupLimits) { l.tasks = 64 }) }, "tasks", statusFail, "the control group of the daemon allows 64 threads"},
+		{"not many threads", func(d *doctor) { spoilGroups(d, func(l *groupLimits) { l.tasks = 512 }) }, "tasks", statusWarn, "the control group of the daemon allows 512 threads, which"},
+		{"read-only disk", func(d *doctor) { spoilDisk(d, func(s *disk) { s.readOnly = true }) }, "disk", statusFail, "/var/lib/kevlard is on a file system that is read-only"},
+		{"no inodes", func(d *doctor) { spoilDisk(d, func(s *disk) { s.inodes = 7 }) }, "disk", statusFail, "7 inodes free of 2097152 for /var/lib/kevlard"},
+		{"few inodes", func(d *doctor) { spoilDisk(d, func(s *disk) { s.inodes = 700 }) }, "disk", statusWarn, "700 inodes free of 2097152 for /var/lib/kevlard"},
+		{"a clock ahead", func(d *doctor) { d.clocks.Clocks[0].OffsetMS = 3200 }, "skew", statusWarn, "the clock of n2 is 3.2s ahead of this one"},
+		{"a clock behind", func(d *doctor) { d.clocks.Clocks[0].OffsetMS = -900 }, "skew", statusWarn, "the clock of n2 is 900ms behind this one"},
+		{"a slow clock call", func(d *doctor) { d.clocks.Clocks[0].WithinMS = 1200 }, "skew", statusWarn, "n2 took 2.4s to tell its time: its clock cannot be compared"},
+		{"no clock call", func(d *doctor) { d.clocks = report.Clocks{Unreachable: []string{"n2"}} }, "skew", statusWarn, "no time from n2"},
+		{"an older daemon", func(d *doctor) { d.unclear = errors.New("404") }, "skew", statusWarn, "the daemon did not compare its clock with those of others: 404"},
+		{"no disk", func(d *doctor) { d.probe.space = func(string) (disk, error) { return disk{}, syscall.EIO } }, "disk", statusWarn, "input/output error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := wellDoctor()
@@ -227,6 +246,20 @@ func TestDoctorFinds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// spoilDisk changes what the disk of a well host is.
+func spoilDisk(d *doctor, how func(*disk)) {
+	s := wellDisk()
+	how(&s)
+	d.probe.space = func(string) (disk, error) { return s, nil }
+}
+
+// spoilGroups changes what its control groups allow.
+func spoilGroups(d *doctor, how func(*groupLimits)) {
+	limits, err := d.probe.groups(0)
+	how(&limits)
+	d.probe.groups = func(int) (groupLimits, error) { return limits, err }
 }
 
 // limitsOf answers for one process.
@@ -270,7 +303,7 @@ func TestDoctorHere(t *testing.T) {
 	if *out.OK == failed || (r.code == exitFailed) != failed {
 		t.Errorf("ok %v, exit %d, but failed %v", *out.OK, r.code, failed)
 	}
-	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk", "rdma", "cgroup"} {
+	for _, check := range []string{"daemon", "secret", "address", "ports", "models", "clock", "memlock", "nofile", "disk", "rdma", "cgroup", "cpu", "tasks"} {
 		if seen[check].What == "" {
 			t.Errorf("%s is missing in %+v", check, out.Checks)
 		}

@@ -9,12 +9,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kevlard/kevlard/api"
 	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/urfave/cli/v2"
 )
 
 // checkTimeout bounds status --check: health checkers do not wait.
 const checkTimeout = 900 * time.Millisecond
+
+// statusTimeout bounds status, for people: a busy host gets more time.
+const statusTimeout = 10 * time.Second
 
 func (sh shell) statusCommand() *cli.Command {
 	return &cli.Command{
@@ -27,7 +31,7 @@ func (sh shell) statusCommand() *cli.Command {
 			if c.Bool("check") {
 				return sh.statusCheck(c)
 			}
-			s, err := sh.client(c).Status(c.Context)
+			s, err := askStatus(c.Context, sh.client(c), statusTimeout)
 			if err != nil {
 				return err
 			}
@@ -37,6 +41,17 @@ func (sh shell) statusCommand() *cli.Command {
 			return writeStatus(c.App.Writer, s)
 		},
 	}
+}
+
+// askStatus says what to do about a daemon that is there and does not answer.
+func askStatus(ctx context.Context, client *api.Client, limit time.Duration) (report.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	s, err := client.Status(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return s, fmt.Errorf("the daemon did not answer within %v: see its log (journalctl -u kevlard), or restart it: %w", limit, err)
+	}
+	return s, err
 }
 
 func (sh shell) statusCheck(c *cli.Context) error {

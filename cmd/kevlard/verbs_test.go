@@ -270,6 +270,19 @@ func TestStatusCheckOfHungDaemon(t *testing.T) {
 	}
 }
 
+// TestStatusOfHungDaemon: a person is told, and does not wait for ever.
+func TestStatusOfHungDaemon(t *testing.T) {
+	mute, err := net.Listen("unix", filepath.Join(t.TempDir(), "k.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mute.Close()
+	_, err = askStatus(t.Context(), api.NewClient(mute.Addr().String()), 50*time.Millisecond)
+	if exitCode(t.Context(), err) != exitTimeout || !strings.HasPrefix(err.Error(), "the daemon did not answer within 50ms: see its log") {
+		t.Error(err)
+	}
+}
+
 // TestRefusalsExitFive checks the refusals by policy, of generate after its answer
 // has begun.
 func TestRefusalsExitFive(t *testing.T) {

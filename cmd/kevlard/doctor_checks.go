@@ -127,7 +127,8 @@ func (d *doctor) checkModels(context.Context) []finding {
 		}
 		for _, path := range paths {
 			if _, err := d.probe.header(path); err != nil {
-				out = append(out, one(check, statusFail, "fetch the file again, or move it away; kevlard model inspect tells more", "%v", err)...)
+				status, fix := unfit(err)
+				out = append(out, one(check, status, fix, "%v", err)...)
 				continue
 			}
 			good++
@@ -150,6 +151,17 @@ func (d *doctor) checkModels(context.Context) []finding {
 		out = one(check, statusWarn, "copy GGUF files to a directory of [models] dirs", "there are none in %v", d.cfg.Models.Dirs)
 	}
 	return out
+}
+
+// unfit tells what is broken from what the daemon merely leaves out.
+func unfit(err error) (status, fix string) {
+	switch {
+	case errors.Is(err, errNotServed):
+		return statusWarn, "move it away, or put a file of the same model there in a form that is served"
+	case errors.Is(err, fs.ErrPermission):
+		return statusFail, "let the daemon's user read it: chgrp kevlard, chmod g+r, and g+x on its directories"
+	}
+	return statusFail, "fetch the file again, or move it away; kevlard model inspect tells more"
 }
 
 // limits returns a limit of the daemon, or of this process, and whose it is.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
@@ -43,7 +44,7 @@ type probes struct {
 	gossip func(ring string, secret []byte, from netip.Addr) (pinger, error)
 	// modelFiles lists the GGUF files below a directory.
 	modelFiles func(dir string) ([]string, error)
-	// header reads the header of a model file and returns its architecture.
+	// header reads the header of a model file and returns its architecture; errNotServed.
 	header func(path string) (string, error)
 	clock  func() (most time.Duration, synchronised bool, err error)
 	limit  func(pid, resource int) (uint64, error)
@@ -137,12 +138,19 @@ func modelFiles(dir string) ([]string, error) {
 	return paths, err
 }
 
+// errNotServed says that a header is sound, of a model that kevlard does not compute.
+var errNotServed = errors.New("is not served")
+
+// modelArch fails with errNotServed for architectures, tensor types and shapes of others.
 func modelArch(path string) (string, error) {
 	f, err := model.Open(path)
 	if err != nil {
 		return "", err
 	}
 	defer f.Close()
+	if _, _, err := model.ParseHeader(f.Header(), path); err != nil {
+		return "", fmt.Errorf("%s %w: %w", path, errNotServed, err)
+	}
 	return f.Arch(), nil
 }
 

@@ -177,6 +177,14 @@ func TestDoctorFinds(t *testing.T) {
 		{"bad model", func(d *doctor) {
 			d.probe.header = func(path string) (string, error) { return "", errors.New("read model " + path + ": cut off") }
 		}, "models", statusFail, "read model /var/lib/kevlard/models/a.gguf: cut off"},
+		{"unserved model", func(d *doctor) {
+			d.probe.header = func(path string) (string, error) { return "", fmt.Errorf("%s %w: odd", path, errNotServed) }
+		}, "models", statusWarn, "/var/lib/kevlard/models/a.gguf is not served: odd"},
+		{"unreadable model", func(d *doctor) {
+			d.probe.header = func(path string) (string, error) {
+				return "", &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission}
+			}
+		}, "models", statusFail, "open /var/lib/kevlard/models/a.gguf: permission denied"},
 		{"no models", func(d *doctor) { d.probe.modelFiles = func(string) ([]string, error) { return nil, nil } }, "models", statusWarn, "there are none in [/var/lib/kevlard/models]"},
 		{"no model directory", func(d *doctor) {
 			d.probe.modelFiles = func(dir string) ([]string, error) {

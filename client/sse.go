@@ -2,11 +2,13 @@ package client
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"strings"
 )
 
-// maxLine is the most bytes of a line; a longer one breaks the stream.
+// maxLine is the most bytes of a line, and of an event's data over all its lines; what
+// is longer breaks the stream.
 const maxLine = 4 << 20
 
 // event is one server-sent event, or a comment, which has no data.
@@ -25,23 +27,28 @@ func newReader(r io.Reader) reader {
 // none.
 func (r reader) next() (event, error) {
 	var ev event
+	var data strings.Builder
 	for r.lines.Scan() {
 		line := strings.TrimSuffix(r.lines.Text(), "\r")
 		name, value, _ := strings.Cut(line, ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
 		case line == "":
+			ev.data = data.String()
 			return ev, nil
 		case name == "id":
 			ev.id = value
-		case name == "data" && ev.data != "":
-			ev.data += "\n" + value
+		case name == "data" && data.Len()+1+len(value) > maxLine:
+			return event{}, fmt.Errorf("an event of more than %d bytes", maxLine)
 		case name == "data":
-			ev.data = value
+			if data.Len() > 0 {
+				data.WriteByte('\n')
+			}
+			data.WriteString(value)
 		}
 	}
 	if err := r.lines.Err(); err != nil {
-		return ev, err
+		return event{}, err
 	}
-	return ev, io.ErrUnexpectedEOF
+	return event{}, io.ErrUnexpectedEOF
 }

@@ -17,7 +17,7 @@ func (sh shell) benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:        "bench",
 		Usage:       "measure a local mesh of real daemons, and its parts",
-		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand(), benchRouteCommand(), benchRingCommand()},
+		Subcommands: []*cli.Command{benchThroughputCommand(), sh.benchFailoverCommand(), benchOverheadCommand(), benchKVCommand(), benchRouteCommand(), benchRingCommand(), benchCellsCommand()},
 		Action: func(c *cli.Context) error {
 			return usageError("bench needs what to measure: throughput, failover, overhead, kv, route or ring")
 		},

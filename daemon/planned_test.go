@@ -141,6 +141,25 @@ func TestLoadThatFailsGoesToOthers(t *testing.T) {
 	exact(t, newJob(1, 20), generate(t.Context(), g, newJob(1, 20), nil))
 }
 
+// TestTooLittleMemoryIsNamed: a host that takes what the plan gives it has no room for the
+// only model, and its status says so with figures.
+func TestTooLittleMemoryIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRing(t)
+	a := r.startSized("a", 9<<20)
+	const want = "layers [0,8) of model toy find no memory: they take 17 MiB with the least room for KV, and the hosts that may hold them have 9 MiB left"
+	r.until("its status says that memory is the reason", func() bool {
+		return slices.ContainsFunc(a.Status().Problems, func(p report.Problem) bool {
+			return p.What == want && strings.Contains(p.Fix, "memory_bytes")
+		})
+	}, func() { t.Logf("%+v", a.Status().Problems) })
+	r.startSized("b", 20<<20)
+	r.until("it is served, and the problem gone", func() bool {
+		ok, _ := a.Ready()
+		return ok && !slices.ContainsFunc(a.Status().Problems, func(p report.Problem) bool { return strings.Contains(p.What, "memory") })
+	})
+}
+
 // TestMissingLayersAreNamed kills the only holder of layers that nobody else has room for:
 // requests get a 503 that names them, and are served again when it is back.
 func TestMissingLayersAreNamed(t *testing.T) {

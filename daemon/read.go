@@ -107,6 +107,8 @@ func modelName(v topology.View, id kevlard.Digest) string {
 	return id.Short()
 }
 
+func mib(bytes int64) int64 { return bytes >> 20 }
+
 func joined(ranges []kevlard.Layers) string {
 	s := make([]string, len(ranges))
 	for i, l := range ranges {
@@ -281,6 +283,10 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 			add(fmt.Sprintf("model %s has no complete route: layers %s are not served", m.model.Name, joined(m.missing)),
 				"start a node with these layers, or see `kevlard topology` and the log of the nodes that should hold them")
 		}
+	}
+	for _, p := range s.node.Cramped {
+		add(fmt.Sprintf("layers %s of model %s find no memory: they take %d MiB with the least room for KV, and the hosts that may hold them have %d MiB left", joined(p.Missing), p.Model.Name, mib(p.Needs+1<<20-1), mib(p.Free)),
+			"add a host, raise [engine] memory_bytes where a host has more memory, or serve fewer models ([models] serve)")
 	}
 	out = append(out, disagreements(s)...)
 	for _, x := range st.Stages {

@@ -70,11 +70,12 @@ type Snapshot struct {
 	Reason   string // of that, or of the drain, if this node's devices are it
 	// HandsOver says that others are about to take over what only this draining node has.
 	HandsOver bool
-	Failed    []topology.Failed // loads that are not tried again for now
-	Sessions  []SessionInfo     // with a client, by id
-	Paused    []SessionInfo     // without, the longest first; they must not be changed
-	Stages    []StageInfo       // by key
-	Peers     []PeerInfo        // by name
+	Failed    []topology.Failed    // loads that are not tried again for now
+	Cramped   []topology.ModelPlan // of models that find no memory, as this node plans
+	Sessions  []SessionInfo        // with a client, by id
+	Paused    []SessionInfo        // without, the longest first; they must not be changed
+	Stages    []StageInfo          // by key
+	Peers     []PeerInfo           // by name
 	Counters  Counters
 	KV        KVInfo
 }
@@ -101,7 +102,7 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 	}
 	s.Paused = m.resting.paused()
 	if m.reformer != nil {
-		s.Failed = m.reformer.Failed()
+		s.Failed, s.Cramped = m.reformer.Failed(), m.reformer.Cramped()
 	}
 	c := m.former
 	advertised := m.advertise()

@@ -19,7 +19,12 @@ type ModelPlan struct {
 	// Missing are the layers that no node can hold, for want of memory or of anybody who
 	// has them on disk. The model is degraded until a node joins.
 	Missing []kevlard.Layers
-	Resplit bool // the cut differs from what stands
+	// Needs and Free say, where somebody has the missing layers on disk, that memory is
+	// what they want: bytes of their weights with the least room for KV, and bytes that the
+	// plan leaves free on devices that may hold them. Needs is 0 where memory is not the
+	// reason, or where a load failed.
+	Needs, Free int64
+	Resplit     bool // the cut differs from what stands
 }
 
 // Placement is a range and who should hold it, by node ID.
@@ -292,12 +297,39 @@ func (p *planner) plan() Plan {
 			mp.Ranges = append(mp.Ranges, pl)
 		}
 		mp.Missing = Uncovered(placed, m.Model.Layers)
+		mp.Needs, mp.Free = p.cramped(m, mp.Missing)
 		out.Models = append(out.Models, mp)
 	}
 	slices.SortFunc(out.Models, func(a, b ModelPlan) int {
 		return cmp.Or(cmp.Compare(a.Model.Name, b.Model.Name), slices.Compare(a.Model.ID[:], b.Model.ID[:]))
 	})
 	return out
+}
+
+// cramped returns what missing layers take and what is free for them, nothing where
+// memory is not what they miss.
+func (p *planner) cramped(m *planned, missing []kevlard.Layers) (needs, free int64) {
+	for _, l := range missing {
+		if !m.available(l) {
+			return 0, 0
+		}
+		needs += m.need(l)
+	}
+	if needs == 0 {
+		return 0, 0
+	}
+	for _, b := range p.bins {
+		if !b.open || !m.serves[b.node] {
+			continue
+		}
+		for _, f := range p.v.Nodes[b.node].Failed {
+			if f.Key.Model == m.ID {
+				return 0, 0
+			}
+		}
+		free += max(0, b.budget-b.used)
+	}
+	return needs, free
 }
 
 func (p *planner) holder(m *planned, it *item, b int, why Reason) Holder {

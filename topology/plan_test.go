@@ -88,3 +88,43 @@ func TestEightNodesMakeTwoPipelines(t *testing.T) {
 		t.Errorf("not two pipelines of four stages on eight nodes: %v", p)
 	}
 }
+
+// TestNoMemoryIsSaid: a plan that leaves layers out says what they take and what is
+// free, if memory is what they miss and nothing else is.
+func TestNoMemoryIsSaid(t *testing.T) {
+	m, w := even("fairy", 8, 100, 60, 20)
+	const whole = 8*(100+20) + 2*60
+	other, otherWeights := even("big", 8, 200, 60, 20)
+	for name, tc := range map[string]struct {
+		change      func(v *View)
+		budget      int64
+		needs, free int64
+	}{
+		"room":        {func(*View) {}, whole, 0, 0},
+		"a byte less": {func(*View) {}, whole - 1, whole, whole - 1},
+		"none":        {func(*View) {}, 0, whole, 0},
+		"not here":    {func(v *View) { v.Nodes[0].Local = nil }, whole - 1, 0, 0},
+		"damaged": {func(v *View) {
+			v.Nodes[0].Failed = []Failed{{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Hi: 8}}}}
+		}, whole - 1, 0, 0},
+		"another of enough, which may not": {func(v *View) {
+			n := auto("n001", m, w, 2*whole)
+			n.Serve = []Serve{{Name: "llama"}}
+			v.Nodes = append(v.Nodes, n)
+		}, whole - 1, whole, whole - 1},
+		"another model has it": {func(v *View) {
+			n := &v.Nodes[0]
+			n.Models, n.Weights = append(n.Models, other), append(n.Weights, otherWeights)
+			n.Local = append(n.Local, Local{Model: other.ID, Layers: []kevlard.Layers{{Hi: 8}}})
+			n.Serve = []Serve{{Name: "big", Weight: 2}, {Name: "fairy", Weight: 1}}
+		}, 8*(200+20) + 2*60 + 50, whole, 50},
+	} {
+		v := ring(m, w, 1, tc.budget)
+		tc.change(&v)
+		for _, p := range v.Plan(Goal{}).Models {
+			if p.Model.Name == "fairy" && (p.Needs != tc.needs || p.Free != tc.free) {
+				t.Errorf("%s: needs %d with %d free, want %d and %d", name, p.Needs, p.Free, tc.needs, tc.free)
+			}
+		}
+	}
+}

@@ -119,6 +119,17 @@ func NewReformer(self kevlard.NodeID, goal Goal, settle Settle) *Reformer {
 // Plan is the desired assignment as of the last step.
 func (r *Reformer) Plan() Plan { return r.plan }
 
+// Cramped lists the models that the plan can't hold whole for want of memory.
+func (r *Reformer) Cramped() []ModelPlan {
+	var out []ModelPlan
+	for _, m := range r.plan.Models {
+		if m.Needs > 0 {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
 // Deadline is when Step must be called if the view does not change before.
 func (r *Reformer) Deadline() kevlard.Instant { return r.deadline }
 

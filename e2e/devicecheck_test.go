@@ -19,7 +19,7 @@ func TestDeviceCheck(t *testing.T) {
 	}
 	// The limit is for a machine that hangs, not for a slow one.
 	cmd := exec.CommandContext(t.Context(), "../scripts/device-check.sh", "--device", "cpu", "--kevlard", kevlardBin,
-		"--tokens", "150", "--base-port", strconv.Itoa(base), "--limit", "3600")
+		"--tokens", "300", "--base-port", strconv.Itoa(base), "--limit", "3600")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it stops its mesh
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -30,10 +30,10 @@ func TestDeviceCheck(t *testing.T) {
 	for _, want := range [][2]string{
 		{"backend", "no GPU"},
 		{"serve 4 stages", "pass     8 of 8 engines on cpu"},
-		{"unbroken stream", "pass     150 tokens"},
+		{"unbroken stream", "pass     300 tokens"},
 		{"speed", "pass"},
 		{"engine killed", "pass     engine of node-"},
-		{"token-exact", "pass     150 tokens equal"},
+		{"token-exact", "pass     300 tokens equal"},
 		{"device memory", "no GPU"},
 		{"KV copies", "pass     2048 cells"},
 		{"time", "pass"},

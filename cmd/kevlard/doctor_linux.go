@@ -2,18 +2,47 @@ package main
 
 import (
 	"fmt"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// processLimit returns the soft limit of a process; 0 is this one.
+// processLimit returns the soft limit of a process; 0 is this one. It reads procfs:
+// prlimit refuses a root without CAP_SYS_RESOURCE the limits of another user's process.
 func processLimit(pid int, resource int) (uint64, error) {
-	var r unix.Rlimit
-	if err := unix.Prlimit(pid, resource, nil, &r); err != nil {
-		return 0, fmt.Errorf("read the limits of process %d: %w", pid, err)
+	path := "/proc/self/limits"
+	if pid != 0 {
+		path = fmt.Sprintf("/proc/%d/limits", pid)
 	}
-	return r.Cur, nil
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("read the limits of a process: %w", err)
+	}
+	n, err := softLimit(string(text), resource)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
+
+// softLimit finds a limit in what procfs says of a process.
+func softLimit(text string, resource int) (uint64, error) {
+	name := map[int]string{limitMemlock: "Max locked memory", limitFiles: "Max open files"}[resource]
+	for line := range strings.Lines(text) {
+		rest, ok := strings.CutPrefix(line, name)
+		fields := strings.Fields(rest)
+		switch {
+		case !ok || name == "" || len(fields) == 0:
+		case fields[0] == "unlimited":
+			return limitInfinity, nil
+		default:
+			return strconv.ParseUint(fields[0], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("resource %d (%q) is not in it", resource, name)
 }
 
 // The resources and the value of no limit.

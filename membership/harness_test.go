@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/memberlist"
+
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/membership/memtransport"
 )
@@ -22,6 +24,7 @@ type world struct {
 	t     *testing.T
 	net   *memtransport.Network
 	timer func(*profile) // edits the lan profile, if set
+	tap   func(b []byte) // sees each packet that a node sends, if set
 	boots int
 	procs []*proc
 }
@@ -88,7 +91,7 @@ func (w *world) start(cfg Config) *proc {
 		w.t.Fatal(err)
 	}
 	p := &proc{w: w, done: make(chan struct{}), log: &logBuffer{}}
-	cfg.Transport = tr
+	cfg.Transport = &tapped{tr, w}
 	cfg.Log = p.log.logger().With("at", cfg.Name)
 	lan, err := profileNamed("lan")
 	if err != nil {
@@ -108,6 +111,23 @@ func (w *world) start(cfg Config) *proc {
 	}()
 	w.procs = append(w.procs, p)
 	return p
+}
+
+// tapped is a transport that somebody on the network listens to.
+type tapped struct {
+	*memtransport.Transport
+	w *world
+}
+
+func (t *tapped) WriteTo(b []byte, addr string) (time.Time, error) {
+	if t.w.tap != nil {
+		t.w.tap(b)
+	}
+	return t.Transport.WriteTo(b, addr)
+}
+
+func (t *tapped) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	return t.WriteTo(b, a.Addr)
 }
 
 // kill ends a node without a goodbye.

@@ -64,6 +64,7 @@ type held struct {
 
 type pulled struct {
 	from kevlard.NodeID
+	life kevlard.BootID // whose record was asked for
 	rec  record
 	err  error
 }
@@ -289,7 +290,7 @@ func (r *records) refresh(members []membership.Member, now time.Time, start func
 
 // fetch pulls one record and verifies that it is the member's.
 func (r *records) fetch(ctx context.Context, m membership.Member, slots chan struct{}) pulled {
-	p := pulled{from: m.Name}
+	p := pulled{from: m.Name, life: m.Meta.Boot}
 	select {
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
@@ -335,8 +336,12 @@ func (r *records) take(p pulled) {
 	}
 	h.refused = false
 	if p.rec.Boot != h.rec.Boot || p.rec.Version > h.rec.Version {
-		h.rec, h.wait, h.next = p.rec, 0, time.Time{}
-		return
+		h.rec = p.rec
+		if p.rec.Boot == p.life {
+			h.wait, h.next = 0, time.Time{}
+			return
+		}
+		// Of another life: gossip may be late, or the node says what is not so.
 	}
 	// What was said of it is ahead of what the node itself says; ask again, but not at once.
 	h.wait = min(max(2*h.wait, pullRetryMin), pullRetryMax)

@@ -55,7 +55,7 @@ func wantMismatch(t *testing.T, what string, err error) {
 
 // admit runs an admission of b at a over a pipe, and returns what the dialler says of it;
 // between edits the dialler's hello on the way, as nobody can who has to break TLS first.
-func admit(t *testing.T, between func(hello) hello) (acceptor, dialler error, answer []byte) {
+func admit(t *testing.T, between func(hello) hello) (answer []byte, acceptor, dialler error) {
 	t.Helper()
 	a, b := newStranger(t, testConfig(t, "a")), newStranger(t, testConfig(t, "b"))
 	a.versions, b.versions = Versions{1, 2}, Versions{1, 2}
@@ -96,17 +96,17 @@ func admit(t *testing.T, between func(hello) hello) (acceptor, dialler error, an
 	_, dialler = b.dial(near, a.id, classControl, 1)
 	near.Close()
 	acceptor = <-done
-	return acceptor, dialler, tape.sent.Bytes()
+	return tape.sent.Bytes(), acceptor, dialler
 }
 
 // TestLoweredVersions: who changes the dialler's range on its way, so that both settle for
 // an older protocol, is found by the proofs, which cover both hellos.
 func TestLoweredVersions(t *testing.T) {
-	acceptor, dialler, _ := admit(t, func(h hello) hello { return h })
+	_, acceptor, dialler := admit(t, func(h hello) hello { return h })
 	if acceptor != nil || dialler != nil {
 		t.Fatalf("untouched: %v, %v", acceptor, dialler)
 	}
-	acceptor, dialler, _ = admit(t, func(h hello) hello {
+	_, acceptor, dialler = admit(t, func(h hello) hello {
 		h.versions.Max = 1
 		return h
 	})
@@ -116,7 +116,7 @@ func TestLoweredVersions(t *testing.T) {
 
 // TestReplayedAnswer plays an acceptor's words to a dialler that begins anew.
 func TestReplayedAnswer(t *testing.T) {
-	acceptor, dialler, answer := admit(t, func(h hello) hello { return h })
+	answer, acceptor, dialler := admit(t, func(h hello) hello { return h })
 	if acceptor != nil || dialler != nil {
 		t.Fatalf("the genuine admission: %v, %v", acceptor, dialler)
 	}

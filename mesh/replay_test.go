@@ -53,7 +53,7 @@ func wantMismatch(t *testing.T, what string, err error) {
 	}
 }
 
-// admit runs an admission of b at a over a pipe, and returns what the dialler says of it;
+// admit runs an admission of b at a over a pipe, and returns what the acceptor wrote;
 // between edits the dialler's hello on the way, as nobody can who has to break TLS first.
 func admit(t *testing.T, between func(hello) hello) (answer []byte, acceptor, dialler error) {
 	t.Helper()

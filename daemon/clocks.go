@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon/report"
-	"github.com/kevlard/kevlard/topology"
-	"golang.org/x/sync/errgroup"
 )
 
 // clockAnswer answers methodClock, in JSON.
@@ -25,30 +22,7 @@ type clockAnswer struct {
 // unreachable.
 func (d *Daemon) Clocks(ctx context.Context) report.Clocks {
 	out := report.Clocks{Clocks: []report.Clock{}}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	var asks errgroup.Group
-	asks.SetLimit(maxAsks)
-	for _, n := range d.snapshot().view.Nodes {
-		if n.ID == d.cfg.Name || n.State == topology.Dead || n.State == topology.Left {
-			continue
-		}
-		asks.Go(func() error {
-			c, err := d.askClock(ctx, n.ID)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				d.log.Debug("clock not learned", "peer", n.ID, "err", err)
-				out.Unreachable = append(out.Unreachable, string(n.ID))
-				return nil
-			}
-			out.Clocks = append(out.Clocks, c)
-			return nil
-		})
-	}
-	_ = asks.Wait() // the functions return nil: who did not answer is named
-	slices.Sort(out.Unreachable)
+	out.Unreachable = askMembers(ctx, d, "clock", d.askClock, func(c report.Clock) { out.Clocks = append(out.Clocks, c) })
 	slices.SortFunc(out.Clocks, func(a, b report.Clock) int { return strings.Compare(a.Node, b.Node) })
 	return out
 }

@@ -7,10 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon/report"
@@ -164,30 +161,7 @@ func (d *Daemon) Sessions(ctx context.Context, all bool) report.Sessions {
 	if !all {
 		return out
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	var mu sync.Mutex
-	var asks errgroup.Group
-	asks.SetLimit(maxAsks)
-	for _, n := range d.snapshot().view.Nodes {
-		if n.ID == d.cfg.Name || n.State == topology.Dead || n.State == topology.Left {
-			continue
-		}
-		asks.Go(func() error {
-			theirs, err := d.askSessions(ctx, n.ID)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				d.log.Debug("sessions not learned", "peer", n.ID, "err", err)
-				out.Unreachable = append(out.Unreachable, string(n.ID))
-				return nil
-			}
-			out.Sessions = append(out.Sessions, theirs.Sessions...)
-			return nil
-		})
-	}
-	_ = asks.Wait() // the functions return nil: who did not answer is named
-	slices.Sort(out.Unreachable)
+	out.Unreachable = askMembers(ctx, d, "sessions", d.askSessions, func(theirs report.Sessions) { out.Sessions = append(out.Sessions, theirs.Sessions...) })
 	slices.SortFunc(out.Sessions, func(a, b report.Session) int {
 		if c := strings.Compare(a.Owner, b.Owner); c != 0 {
 			return c

@@ -100,7 +100,6 @@ test-rdma: tools rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a
 	RDMA_GUESTS=2 $(GUEST) -v -run 'TestPeer' $(RDMA_PKGS)
 	RDMA_GUESTS=2 RDMA_SHARE=$(CURDIR)/bin/static:$(CURDIR)/model/fairy KEVLARD_BIN=$(CURDIR)/bin/static/kevlard KEVLARD_MODELS=$(CURDIR)/model/fairy \
 		$(GUEST) -v ./e2e/rdma
-	RDMA_GUESTS=2 RDMA_PREP='tc qdisc add dev eth1 root netem loss 0.1%' $(GUEST) -v -run 'TestPeerTransfer' ./rdma/verbs
 
 .PHONY: test-rdma-smoke
 test-rdma-smoke: tools rdma-headers ## the part of test-rdma that one emulated host does in a minute

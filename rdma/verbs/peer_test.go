@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -72,6 +73,37 @@ func TestPeerTransfer(t *testing.T) {
 			}
 		}
 	}
+}
+
+// tc sets what a network card of this host does to what it sends.
+func tc(t *testing.T, args string) string {
+	t.Helper()
+	out, err := exec.CommandContext(patient(t), "tc", strings.Fields(args)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("tc %s: %v: %s", args, err, out)
+	}
+	return string(out)
+}
+
+// TestPeerLoss moves messages over a rail that loses packets: the cards send them again.
+func TestPeerLoss(t *testing.T) {
+	r := role(t)
+	l, devices := loaded(t)
+	c := meet(t)
+	tc(t, "qdisc add dev eth2 root netem loss 0.5%")
+	for _, from := range []string{"a", "b"} {
+		if r == from {
+			deliver(t, l, devices[1].Name, c, 40, 256<<10)
+		} else {
+			serve(t, l, devices[1].Name, c, 40, 256<<10)
+		}
+	}
+	lost := regexp.MustCompile(`dropped ([1-9]\d*)`).FindString(tc(t, "-s qdisc show dev eth2"))
+	if lost == "" {
+		t.Error("no packet was lost")
+	}
+	t.Log(lost)
+	tc(t, "qdisc del dev eth2 root")
 }
 
 // TestPeerLink takes a's link down and up again (half of case K27): both sides learn
@@ -177,19 +209,13 @@ func TestPeerLost(t *testing.T) {
 		await(t, c)
 		return
 	}
-	tc := func(args string) {
-		t.Helper()
-		if out, err := exec.CommandContext(ctx, "tc", strings.Fields(args)...).CombinedOutput(); err != nil {
-			t.Fatalf("tc %s: %v: %s", args, err, out)
-		}
-	}
-	tc("qdisc add dev eth2 root netem loss 100%")
+	tc(t, "qdisc add dev eth2 root netem loss 100%")
 	w := e.write(1, peer, 0, n)
 	send(t, e, w, w, w)
 	ends(t, ctx, e.sends, StatusRetryExceeded)
 	ends(t, ctx, e.sends, StatusFlushed)
 	ends(t, ctx, e.sends, StatusFlushed)
-	tc("qdisc del dev eth2 root")
+	tc(t, "qdisc del dev eth2 root")
 	signal(t, c)
 }
 

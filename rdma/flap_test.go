@@ -134,6 +134,9 @@ func (l lostTo) Lost(to kevlard.NodeID, err error) {
 func TestPeerFlap(t *testing.T) {
 	role := os.Getenv("RDMA_ROLE")
 	if role == "" {
+		if os.Getenv("RDMA_REQUIRED") != "" {
+			t.Fatal("needs two hosts: RDMA_GUESTS=2")
+		}
 		t.Skip("needs two hosts: make test-rdma runs it with RDMA_GUESTS=2")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -23,23 +23,28 @@ const (
 	briefTimeout   = 14
 )
 
-// loaded returns the library and its devices, or skips where there are none. In the
-// guest RDMA_REQUIRED makes that a failure.
+// loaded returns the library and its devices; where there are none the test misses.
 func loaded(t testing.TB) (*Library, []Device) {
 	t.Helper()
-	miss := t.Skipf
-	if os.Getenv("RDMA_REQUIRED") != "" {
-		miss = t.Fatalf
-	}
 	l, err := Load()
 	if err != nil {
-		miss("runs in make test-rdma: %v", err)
+		miss(t, "runs in make test-rdma: %v", err)
 	}
 	d, err := l.Devices()
 	if err != nil || len(d) == 0 {
-		miss("runs in make test-rdma: devices %v, %v", d, err)
+		miss(t, "runs in make test-rdma: devices %v, %v", d, err)
 	}
 	return l, d
+}
+
+// miss skips a test, or in the guest, where RDMA_REQUIRED says that nothing may be
+// missing, fails it.
+func miss(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("RDMA_REQUIRED") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf(format, args...)
 }
 
 // patient ends with the test, or when it has waited for too long.

@@ -19,7 +19,7 @@ import (
 func role(t testing.TB) string {
 	r := os.Getenv("RDMA_ROLE")
 	if r == "" {
-		t.Skip("needs two hosts: make test-rdma runs it with RDMA_GUESTS=2")
+		miss(t, "needs two hosts: make test-rdma runs it with RDMA_GUESTS=2")
 	}
 	return r
 }

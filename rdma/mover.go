@@ -90,15 +90,19 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 	}
 }
 
-// Probe makes a connection to a peer if there is none, and so finds out whether the
-// fabric carries bytes both ways.
+// Probe makes the connections to a peer that there are not, and asks its card over each: one
+// that was not used since the peer's link went down still looks whole.
 func (m *Mover) Probe(ctx context.Context, to kevlard.NodeID) error {
 	slots, err := m.peer(to)
 	if err != nil {
 		return err
 	}
 	for _, s := range slots {
-		if _, err := s.get(ctx); err != nil {
+		c, err := s.get(ctx)
+		if err != nil {
+			return err
+		}
+		if err := c.reach(ctx); err != nil {
 			return err
 		}
 	}

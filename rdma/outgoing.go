@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -64,11 +65,31 @@ func newOutgoing(m *Mover, s *slot, d Device, rail int, q Queue, mem *block) *ou
 	}
 }
 
-// open reports whether pieces are accepted.
+// open reports whether pieces are accepted. A connection that broke takes none, though its
+// end is not done yet.
 func (c *outgoing) open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.ended == nil
+	return c.ended == nil && c.cause() == nil
+}
+
+// reach waits until the peer's card has acknowledged a write of nothing.
+func (c *outgoing) reach(ctx context.Context) error {
+	done := make(chan struct{})
+	c.mu.Lock()
+	err := c.out.post(func() { close(done) }, c.word(0))
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+	}
+	select {
+	case <-done:
+		return nil
+	case <-c.gone:
+		return c.explain()
+	case <-ctx.Done():
+		return fmt.Errorf("send to %s: its card does not answer: %w", c.slot.to, context.Cause(ctx))
+	}
 }
 
 // cause is why the connection broke, nil if it did not.

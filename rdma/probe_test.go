@@ -1,0 +1,74 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/kevlard/kevlard"
+)
+
+// discard takes what comes.
+type discard struct{}
+
+func (discard) Buffer(_ kevlard.NodeID, _ []byte, n int) []byte { return make([]byte, n) }
+func (discard) Received(kevlard.NodeID, []byte, []byte)         {}
+func (discard) Aborted(kevlard.NodeID, []byte, []byte)          {}
+func (discard) Lost(kevlard.NodeID, error)                      {}
+
+// TestProbe: a connection that nobody has used since its peer's card went away proves nothing.
+func TestProbe(t *testing.T) {
+	n := newTestNet(t)
+	a, b := n.start("a", discard{}), n.start("b", discard{})
+	probe := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		return a.Probe(ctx, "b")
+	}
+	if err := probe(); err != nil {
+		t.Fatal(err)
+	}
+	made := a.Stats().Dials
+	if err := probe(); err != nil || a.Stats().Dials != made {
+		t.Errorf("a probe of what works made %d connections: %v", a.Stats().Dials-made, err)
+	}
+	n.devices["b"].(*fakeDevice).down.Store(true)
+	for _, q := range guestsOf(b) {
+		n.silence(q)
+	}
+	for range 3 {
+		if err := probe(); err == nil {
+			t.Fatal("it reaches a peer whose card is away")
+		}
+	}
+	n.devices["b"].(*fakeDevice).down.Store(false)
+	var err error
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if err = probe(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// TestBrokenTakesNothing: what broke is no choice of a sender while it is being taken down.
+func TestBrokenTakesNothing(t *testing.T) {
+	n := newTestNet(t)
+	a := n.start("a", discard{})
+	n.start("b", discard{})
+	slots, err := a.peer("b")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := slots[0].get(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock() // so that run cannot end
+	c.fail(errors.New("planted"))
+	c.mu.Unlock()
+	if c.open() {
+		t.Error("it takes pieces")
+	}
+}

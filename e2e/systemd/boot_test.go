@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -65,13 +66,14 @@ func TestNetworkComesLate(t *testing.T) {
 }
 
 // TestDriverComesLate boots a host whose GPU is not there: the daemon runs and waits, is
-// not ready, says why, and computes nothing on the CPU (K77). The engine here is built
-// without CUDA, so that the device does come later is not shown.
+// not ready, says why, and computes nothing on the CPU. When it comes, the daemon serves, and
+// nobody need restart it (K77). Driver and device are a stand-in's: a backend library that
+// says that it has a GPU.
 func TestDriverComesLate(t *testing.T) {
 	h := newHost(t, "driver", 24)
 	h.boot()
 	h.install("host", h.addr)
-	h.edit("[engine]\n", "[engine]\ndevices = [\"cuda:0\"]\n")
+	h.edit("[engine]\n", "[engine]\ndevices = [\"cuda:0\"]\nbackend_dir = \"/opt/kevlard\"\n")
 	h.run("systemctl", "enable", "kevlard")
 	h.powerOff()
 	h.boot()
@@ -97,7 +99,27 @@ func TestDriverComesLate(t *testing.T) {
 	for _, e := range h.self().Engines {
 		h.fail("it has an engine: %v", e)
 	}
-	t.Log("NOT RUN: the device coming later: this engine has no CUDA")
+	library, err := os.ReadFile(filepath.Join(os.Getenv("SUITE_DEBS"), "libggml-cuda.so"))
+	h.must(err)
+	h.run("mkdir", "/opt/kevlard")
+	h.write("/opt/kevlard/libggml-cuda.so", string(library), 0o755)
+	main := h.show("kevlard", "MainPID")
+	h.awaitReady()
+	engines := h.self().Engines
+	if len(engines) == 0 {
+		h.fail("no engine runs")
+	}
+	for _, e := range engines {
+		if e.Device != "cuda:0" {
+			h.fail("an engine computes on %s, want cuda:0", e.Device)
+		}
+	}
+	if text := h.generate("Once upon a time", 8); text == "" {
+		h.fail("it says nothing")
+	}
+	if pid := h.show("kevlard", "MainPID"); pid != main {
+		h.fail("the daemon was started again: %s after %s", pid, main)
+	}
 }
 
 // TestWatchdog stops the daemon as a loop that is stuck would: systemd kills and replaces

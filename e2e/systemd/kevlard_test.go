@@ -99,7 +99,10 @@ type member struct {
 	Name, ID, State, Boot, Reason string
 	Ready                         bool
 	PID                           int
-	Engines                       []struct{ PID int }
+	Engines                       []struct {
+		PID    int
+		Device string
+	}
 }
 
 // members returns what the node sees, nothing if it does not answer.

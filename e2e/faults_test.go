@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -57,6 +58,17 @@ type background struct {
 	streams atomic.Int64
 	mu      sync.Mutex
 	errs    []error
+	heard   []time.Time   // the last token of each lane
+	gap     time.Duration // the longest between two
+}
+
+// hear notes a token of a lane.
+func (b *background) hear(lane int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.gap = max(b.gap, now.Sub(b.heard[lane]))
+	b.heard[lane] = now
 }
 
 func (m *mesh) background(t *testing.T, lanes, tokens int) *background {
@@ -64,12 +76,12 @@ func (m *mesh) background(t *testing.T, lanes, tokens int) *background {
 	requests := storyRequests(m, lanes, tokens)
 	want := m.unbroken(t, requests)
 	ctx, cancel := context.WithCancel(t.Context())
-	b := &background{cancel: cancel}
+	b := &background{cancel: cancel, heard: slices.Repeat([]time.Time{time.Now()}, lanes)}
 	for i, r := range requests {
 		b.lanes.Go(func() {
 			for ctx.Err() == nil {
 				// The last stream of each lane runs to its end: t.Context, not ctx.
-				got := m.client.Stream(t.Context(), r, nil)
+				got := m.client.Stream(t.Context(), r, func(string, load.Piece) { b.hear(i) })
 				b.streams.Add(1)
 				if got.Err == nil && !got.Same(want[i]) {
 					got.Err = errors.New(difference(got, want[i]))

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestSoak is K04: constant load for a long time (20 min, or KEVLARD_SOAK), and a watchdog that wants a token of every stream. An engine that stops answering for good now and
-// then must be replaced, not waited for, and nothing piles up.
+// TestSoak is K04: constant load for a long time (20 min, or KEVLARD_SOAK), and a watchdog that
+// wants a token of every stream. An engine that stops answering for good now and then must be
+// replaced, not waited for, and nothing piles up.
 func TestSoak(t *testing.T) {
 	const (
 		lanes, tokens = 6, 300

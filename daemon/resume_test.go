@@ -190,6 +190,17 @@ func TestFollowerDies(t *testing.T) {
 	r.kill(gateway)
 	got := read(t.Context(), s, nil)
 	got.tokens, got.logprobs = append(u.Tokens, got.tokens...), append(u.Logprobs, got.logprobs...)
+	if f := got.end.Err; f != nil && f.Code == "session_no_quorum" {
+		// A slow machine hears too late from those that vote; then the client comes again.
+		r.until("those that vote answer in time", func() bool {
+			s, err = other.Resume(t.Context(), id, accepts, nil)
+			return code(err) != "session_no_quorum"
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = read(t.Context(), s, nil)
+	}
 	exact(t, j, got)
 	if n := r.sum("kevlard_takeovers_total"); n != 1 {
 		t.Errorf("%v takeovers are counted, want 1", n)

@@ -72,19 +72,22 @@ test-systemd: static ## the deb on hosts of their own with a real systemd (as ro
 demo: build ## a story over 8 hosts; one of them is killed mid-sentence
 	$(BIN) demo
 
+# What go test would vet, make check vets.
+GOTEST := go test -vet=off
+
 .PHONY: test
 test: tools build ## all tests: pure packages with -race, the engine, real processes
-	go test -race -parallel 4 -timeout 10m $(PURE_PKGS) # daemons wait most of the time
-	go test ./internal/sim -seeds 2000 -timeout 10m # a world is one goroutine
-	CGO_ENABLED=0 go test ./session/witness -run TestEveryState -timeout 5m
-	KEVLARD_BIN=$(CURDIR)/$(BIN) go test -timeout 18m -p 1 $(ENGINE_PKGS)
+	$(GOTEST) -race -parallel 4 -timeout 10m $(PURE_PKGS) # daemons wait most of the time
+	$(GOTEST) ./internal/sim -seeds 2000 -timeout 10m # a world is one goroutine
+	CGO_ENABLED=0 $(GOTEST) ./session/witness -run TestEveryState -timeout 5m
+	KEVLARD_BIN=$(CURDIR)/$(BIN) $(GOTEST) -timeout 18m -p 1 $(ENGINE_PKGS)
 	$(MAKE) test-sdk
 
 # -count=1: go test does not see that the binary under test changed.
 .PHONY: test-sdk
 test-sdk: tools build ## OpenAI's own clients against a mesh whose hosts die (needs Node and npm)
 	@scripts/check-tools.sh sdk
-	cd e2e/sdk && KEVLARD_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout 15m ./...
+	cd e2e/sdk && KEVLARD_BIN=$(CURDIR)/$(BIN) $(GOTEST) -count=1 -timeout 15m ./...
 
 .PHONY: test-long
 test-long: tools build ## the tests that take an hour: saturation, long freezes, many kills
@@ -93,7 +96,7 @@ test-long: tools build ## the tests that take an hour: saturation, long freezes,
 # Emulated hosts with Soft-RoCE (scripts/rdma/exec): the packages that have RDMA in
 # them. What is skipped there fails.
 RDMA_PKGS := ./rdma/...
-GUEST     := go test -count=1 -p 1 -timeout 60m -exec $(CURDIR)/scripts/rdma/exec
+GUEST     := go test -vet=off -count=1 -p 1 -timeout 60m -exec $(CURDIR)/scripts/rdma/exec
 .PHONY: test-rdma
 test-rdma: tools static rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a link that goes and comes, loss
 	$(GUEST) -v -skip '^TestPeer' $(RDMA_PKGS)

@@ -97,12 +97,12 @@ func slowest(results []load.Result) time.Duration {
 // taken for one, however busy the machine is, and memory stays flat.
 func TestSaturated(t *testing.T) {
 	const lanes, rounding = 24, 24 << 20
-	during := 15 * time.Second
+	during, tokens := 15*time.Second, 150
 	if long() {
-		during = 10 * time.Minute
+		during, tokens = 10*time.Minute, 400
 	}
 	m := start(t, eightHosts())
-	traffic := m.background(t, lanes, 400)
+	traffic := m.background(t, lanes, tokens)
 	settled, end := time.After(during/3), time.After(during)
 	<-settled // the length of the measurement
 	before := m.resident(t)

@@ -21,7 +21,7 @@ func stormTokens() int {
 	if long() {
 		return 600
 	}
-	return 250
+	return 160
 }
 
 // eightHosts is the mesh of most failover tests: two pipelines of four stages and a

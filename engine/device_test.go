@@ -18,17 +18,11 @@ import (
 // the CPU, into a directory of its own.
 func fakeGPU(t testing.TB) string {
 	t.Helper()
-	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/ollama/ollama").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	src := filepath.Join(strings.TrimSpace(string(out)), "ml/backend/ggml/ggml")
-	lib := filepath.Join(t.TempDir(), "libggml-cuda.so")
-	cmd := exec.Command("g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-I"+src+"/include", "-I"+src+"/src", "-o", lib, "testdata/fakegpu.cpp")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	dir := t.TempDir()
+	if out, err := exec.Command("testdata/fakegpu.sh", dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	return lib
+	return filepath.Join(dir, "libggml-cuda.so")
 }
 
 // greedyFrom runs prompt through a chain of stages whose cells begin at 0 and returns the next n
@@ -106,6 +100,37 @@ func TestGPUStage(t *testing.T) {
 	if rest := greedyFrom(t, other, known, len(known)-1, 30); !slices.Equal(rest, unbroken) {
 		t.Errorf("after the KV was copied %v\nwant %v", rest, unbroken)
 	}
+}
+
+// TestOperationLacking: where the device's library can't compute an operation, ggml would
+// take the CPU without a word. The engine says which one it is and does not start, before a
+// self-test's numerics or weights are of use.
+func TestOperationLacking(t *testing.T) {
+	lib := fakeGPU(t)
+	path := modelPath(t, "fairy-7m-q8_0.gguf")
+	spec := func(lo, hi int, n Numerics) Spec {
+		s := specOf(t, path, kevlard.Layers{Lo: lo, Hi: hi}, 128, 64)
+		s.Device, s.Library, s.Numerics = CUDA, lib, n
+		return s
+	}
+	n := startEngine(t, spec(0, 8, Numerics{})).Info().Numerics
+	for _, op := range []string{"RMS_NORM", "MUL_MAT", "ROPE", "SOFT_MAX", "CONT", "CONCAT", "ADD", "SWIGLU", "SET_ROWS"} {
+		t.Setenv("KEVLARD_FAKEGPU_REFUSES", op)
+		p, err := startTry(t, spec(4, 8, n))
+		if err == nil || !strings.Contains(err.Error(), op) {
+			t.Errorf("%s: %v, %v", op, p, err)
+		}
+	}
+	t.Setenv("KEVLARD_FAKEGPU_REFUSES", "ROPE")
+	if p, err := startTry(t, spec(4, 8, Numerics{})); err == nil || !strings.Contains(err.Error(), "self-test") || !strings.Contains(err.Error(), "ROPE of ") || !strings.Contains(err.Error(), "must not stand in") {
+		t.Errorf("the self-test: %v, %v", p, err)
+	}
+	// The embedding's rows are looked up on the CPU, where they are, and no others are.
+	t.Setenv("KEVLARD_FAKEGPU_REFUSES", "GET_ROWS")
+	if p, err := startTry(t, spec(4, 8, n)); err == nil || !strings.Contains(err.Error(), "GET_ROWS") {
+		t.Errorf("rows of the last stage: %v, %v", p, err)
+	}
+	startEngine(t, spec(0, 4, n))
 }
 
 // TestNoGPU: what is not a library for this build, or finds no device, is said, and never

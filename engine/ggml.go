@@ -14,6 +14,7 @@ package engine
 #include <stdint.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 #include <signal.h>
 
 extern void ggml_backend_tensor_set(void *tensor, const void *data, size_t offset, size_t size);
@@ -28,7 +29,30 @@ extern void *ggml_backend_dev_by_name(const char *name);
 extern void *ggml_backend_dev_init(void *dev, const char *params);
 extern bool ggml_backend_dev_supports_op(void *dev, const void *op);
 extern void ggml_backend_sched_synchronize(void *sched);
-extern int ggml_backend_sched_get_n_splits(void *sched);
+extern void ggml_backend_sched_set_batch_size(void *sched, int rows);
+extern bool ggml_backend_sched_alloc_graph(void *sched, void *graph);
+extern void ggml_backend_sched_reset(void *sched);
+extern void *ggml_backend_sched_get_tensor_backend(void *sched, void *node);
+extern void *ggml_backend_get_device(void *backend);
+extern int ggml_graph_n_nodes(void *graph);
+extern void *ggml_graph_node(void *graph, int i);
+extern const char *ggml_op_desc(const void *node);
+
+// kevlard_stray returns the first node of a placed graph that is computed elsewhere than on
+// dev, NULL if there is none; but that is not a node, and what only names a place in
+// another tensor is computed nowhere.
+static void *kevlard_stray(void *sched, void *graph, void *dev, const void *but) {
+	static const char *const names[] = {"NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE"};
+	for (int i = 0; i < ggml_graph_n_nodes(graph); i++) {
+		void *node = ggml_graph_node(graph, i);
+		bool computed = node != but;
+		for (size_t n = 0; n < sizeof names / sizeof *names; n++)
+			computed = computed && strcmp(ggml_op_desc(node), names[n]) != 0;
+		if (computed && ggml_backend_get_device(ggml_backend_sched_get_tensor_backend(sched, node)) != dev)
+			return node;
+	}
+	return NULL;
+}
 
 // kevlard_dlopen says why a library can't be loaded, which ggml does not.
 static const char *kevlard_dlopen(const char *path) {
@@ -159,8 +183,29 @@ func sched(b ml.Backend) unsafe.Pointer {
 // where results are asked for, and KV rows are read on another stream.
 func finishCompute(b ml.Backend) { C.ggml_backend_sched_synchronize(sched(b)) }
 
-// splits is into how many runs on one device each the last graph was cut.
-func splits(b ml.Backend) int { return int(C.ggml_backend_sched_get_n_splits(sched(b))) }
+// place has the library choose a device for each operation of ctx's graph, for a batch of
+// this many rows, and allocates what it needs beside weights and KV. It returns what the
+// first operation is called that is not computed on dev, "" if all are; looked, which may
+// be nil, may be computed anywhere. Unless all are, unplace must follow, else Compute or
+// unplace.
+func place(b ml.Backend, ctx ml.Context, rows int, dev unsafe.Pointer, looked ml.Tensor) (stray string, err error) {
+	s, graph := sched(b), reflect.ValueOf(ctx).Elem().FieldByName("graph").UnsafePointer()
+	var but unsafe.Pointer
+	if looked != nil {
+		but = raw(looked)
+	}
+	C.ggml_backend_sched_set_batch_size(s, C.int(rows))
+	if !C.ggml_backend_sched_alloc_graph(s, graph) {
+		return "", fmt.Errorf("%w: a batch of %d rows: grant fewer cells or layers", ErrNoMemory, rows)
+	}
+	if node := C.kevlard_stray(s, graph, dev, but); node != nil {
+		stray = C.GoString(C.ggml_op_desc(node))
+	}
+	return stray, nil
+}
+
+// unplace undoes place.
+func unplace(b ml.Backend) { C.ggml_backend_sched_reset(sched(b)) }
 
 // buildISA lists the instruction sets that this build may use.
 func buildISA() string { return C.GoString(C.kevlard_isa()) }

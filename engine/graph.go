@@ -4,11 +4,14 @@ package engine
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"github.com/ollama/ollama/ml"
 	"github.com/ollama/ollama/ml/nn"
 	"github.com/ollama/ollama/ml/nn/rope"
+
+	"github.com/kevlard/kevlard"
 )
 
 // graphNodes bounds the tensors of a graph over layers layers and groups groups,
@@ -39,6 +42,9 @@ type graph struct {
 	pos, cells ml.Tensor // per row: position, cell written
 	groups     []group
 	out        *outputs // last stage: what is wanted of the last layer
+
+	looked ml.Tensor // first stage: the embedding's rows
+	result ml.Tensor // rows or logits; nil when only keys and values are wanted
 }
 
 // outputs are the rows whose logits are wanted. After the last layer's keys and
@@ -53,34 +59,100 @@ type outputs struct {
 // the parts.
 func (s *Stage) run(parts []Part, rows []byte) (out []byte, logits []float32, err error) {
 	defer recoverTo(&err)
-	ctx := s.backend.NewContextSize(graphNodes(len(s.layers), len(parts), s.dev))
-	defer ctx.Close()
-	g := &graph{s: s, ctx: ctx, in: ctx.Input()}
-	h := g.inputs(parts, rows)
+	g := s.build(parts, rows)
+	defer g.ctx.Close()
 	if s.dev.onGPU() {
+		if err := g.place(); err != nil {
+			return nil, nil, err
+		}
 		defer func() {
 			if err == nil {
 				finishCompute(s.backend)
 			}
 		}()
 	}
-	for i := range s.layers {
-		if h = g.layer(i, h); h == nil {
-			break
-		}
-	}
 	switch {
-	case h == nil: // no logits are wanted, only keys and values
-		ctx.Compute()
+	case g.result == nil:
+		g.ctx.Compute()
 		return nil, nil, nil
 	case s.info.Last():
-		h = s.output.Mulmat(ctx, h.RMSNorm(ctx, s.outNorm, s.w.Eps))
-		ctx.Forward(h).Compute(h)
-		return nil, h.Floats(), nil
+		g.ctx.Compute(g.result)
+		return nil, g.result.Floats(), nil
 	default:
-		ctx.Forward(h).Compute(h)
-		return h.Bytes(), nil, nil
+		g.ctx.Compute(g.result)
+		return g.result.Bytes(), nil, nil
 	}
+}
+
+// build makes the graph of parts, whose context the caller closes.
+func (s *Stage) build(parts []Part, rows []byte) *graph {
+	ctx := s.backend.NewContextSize(graphNodes(len(s.layers), len(parts), s.dev))
+	g := &graph{s: s, ctx: ctx, in: ctx.Input()}
+	h := g.inputs(parts, rows)
+	for i := range s.layers {
+		if h = g.layer(i, h); h == nil {
+			return g
+		}
+	}
+	if s.info.Last() {
+		h = s.output.Mulmat(ctx, h.RMSNorm(ctx, s.outNorm, s.w.Eps))
+	}
+	g.result = h
+	ctx.Forward(h)
+	return g
+}
+
+// place refuses a graph of which the library would compute something on the CPU, as it does
+// without a word with what a device can't. Only the embedding's rows are looked up there,
+// where they are kept: a GPU's memory has better uses.
+func (g *graph) place() error {
+	stray, err := place(g.s.backend, g.ctx, g.n, g.s.dev.dev, g.looked)
+	if err == nil && stray != "" {
+		err = fmt.Errorf("%w: %s of %d rows can't be computed on %s (%s) with its library, and the CPU must not stand in: build the library anew from the sources of this kevlard, or set [engine] devices = [\"cpu\"]",
+			ErrCompute, stray, g.n, g.s.dev.family, g.s.dev.about)
+	}
+	if err != nil {
+		unplace(g.s.backend)
+	}
+	return err
+}
+
+// rehearse places the graphs of all kinds of batches, so that a device that lacks an
+// operation, or the memory for it, is refused before it has work. The caller holds
+// computeMu.
+func (s *Stage) rehearse() error {
+	if !s.dev.onGPU() {
+		return nil
+	}
+	most := min(s.info.MaxRows, s.info.Cells)
+	for _, sizes := range [][]int{{1}, {most}, {1, most - 1}} {
+		var parts []Part
+		total := 0
+		for _, n := range sizes {
+			if n > 0 {
+				parts = append(parts, Part{Cell: total, N: n, Sample: s.info.Last()})
+				total += n
+			}
+		}
+		var rows []byte
+		if s.info.First() {
+			for i := range parts {
+				parts[i].Tokens = make([]kevlard.Token, parts[i].N)
+			}
+		} else {
+			rows = make([]byte, total*s.info.Dim*4)
+		}
+		g := s.build(parts, rows)
+		err := g.place()
+		if err == nil {
+			unplace(s.backend)
+		}
+		g.ctx.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // inputs makes the input tensors and returns the rows that enter the first layer.
@@ -112,7 +184,8 @@ func (g *graph) inputs(parts []Part, rows []byte) ml.Tensor {
 		g.out = out
 	}
 	if g.s.info.First() {
-		return g.s.embd.Rows(g.ctx, g.in.FromInts(ids, g.n))
+		g.looked = g.s.embd.Rows(g.ctx, g.in.FromInts(ids, g.n))
+		return g.looked
 	}
 	return g.in.FromBytes(ml.DTypeF32, rows, g.s.w.Dim, g.n)
 }

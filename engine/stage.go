@@ -119,7 +119,10 @@ func open(w *weights, spec Spec, dev device, progress func(done, total int64)) (
 		tensors = w.untie(tensors, spec.Layers)
 	}
 	if err := s.allocate(tensors, spec); err != nil {
-		return nil, err
+		return s, err
+	}
+	if err := s.rehearse(); err != nil { // before the weights are read, which can take minutes
+		return s, err
 	}
 	load := func() error { return s.load(tensors, progress) }
 	if totalBytes(tensors) <= hastyLoad {

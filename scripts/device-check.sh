@@ -79,9 +79,7 @@ backend_step() {
 		[ -z "$sources" ] || set -- "$@" --sources "$sources"
 		set -- "$@" "$backend"
 	else
-		src=$sources
-		[ -n "$src" ] || src=$(go list -m -f '{{.Dir}}' github.com/ollama/ollama)/ml/backend/ggml/ggml
-		set -- g++ -std=c++17 -O1 -fPIC -shared -fvisibility=hidden "-I$src/include" "-I$src/src" -o "$backend/libggml-cuda.so" engine/testdata/fakegpu.cpp
+		set -- engine/testdata/fakegpu.sh "$backend" ${sources:+"$sources"}
 	fi
 	t=$(date +%s)
 	if timeout "$(left)" "$@" >"$work/build" 2>&1; then

@@ -1,11 +1,13 @@
 // A backend library whose one device says that it is a GPU and computes on the CPU, with
 // the kernels of the program that loads it. Its memory is not the host's as far as ggml is
 // told, copies on a stream are done only when the stream is waited for, and flash attention
-// is there for heads of 64 only. With it the whole way to a GPU is run where there is none.
+// is there for heads of 64 only. KEVLARD_FAKEGPU_REFUSES names an operation that it can't
+// compute. With it the whole way to a GPU is run where there is none.
 #include "ggml-backend-impl.h"
 #include "ggml-cpu.h"
 #include "ggml.h"
 
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <vector>
@@ -92,6 +94,9 @@ ggml_backend_t dev_init(ggml_backend_dev_t dev, const char *) {
 ggml_backend_buffer_type_t dev_buft(ggml_backend_dev_t) { return &the_buft; }
 bool dev_supports_op(ggml_backend_dev_t, const ggml_tensor *op) {
 	if (op->op == GGML_OP_FLASH_ATTN_EXT && op->src[0]->ne[0] != 64)
+		return false;
+	const char *refused = getenv("KEVLARD_FAKEGPU_REFUSES");
+	if (refused != nullptr && strcmp(refused, ggml_op_desc(op)) == 0)
 		return false;
 	return ggml_backend_dev_supports_op(cpu_dev(), op);
 }

@@ -231,7 +231,7 @@ func (d *driver) cut(h nvml.Device, out *health.Device) {
 			inst.Name, _ = in.GetName()
 		}
 		if m, ret := in.GetMemoryInfo(); ret == nvml.SUCCESS {
-			inst.MemoryTotal = int64(m.Total)
+			inst.MemoryFree, inst.MemoryTotal = int64(m.Free), int64(m.Total)
 		}
 		out.Instances = append(out.Instances, inst)
 	}

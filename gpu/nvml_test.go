@@ -64,7 +64,7 @@ func TestNVML(t *testing.T) {
 		{
 			Index: 1, UUID: "GPU-1", Name: "NVIDIA H200", Vendor: "nvidia", PCI: "0000:5e:00.0", MemoryTotal: 1000, MemoryFree: 600, MemoryUsed: 400, Temperature: 51, Slowdown: 87, Shutdown: 92,
 			ECCVolatile: 2, ECCAggregate: 7, Persistence: true, MIG: true,
-			Instances: []health.Instance{{UUID: "MIG-1", Name: "NVIDIA H200 MIG 3g.71gb", MemoryTotal: 1000}, {UUID: "MIG-2", Name: "NVIDIA H200 MIG 3g.71gb", MemoryTotal: 1000}},
+			Instances: []health.Instance{{UUID: "MIG-1", Name: "NVIDIA H200 MIG 3g.71gb", MemoryFree: 300, MemoryTotal: 500}, {UUID: "MIG-2", Name: "NVIDIA H200 MIG 3g.71gb", MemoryFree: 300, MemoryTotal: 500}},
 		},
 	}
 	if !reflect.DeepEqual(h.Devices, want) {
@@ -170,7 +170,7 @@ func TestNoNVML(t *testing.T) {
 	}
 	next := watching(t, Options{Root: t.TempDir(), Library: missing, Every: time.Millisecond})
 	for range 3 {
-		if r := next(); len(r.Devices) != 0 || len(r.Xids) != 0 {
+		if r := next(); len(r.Devices) != 0 || len(r.Xids) != 0 || !strings.Contains(r.NoDriver, missing) {
 			t.Errorf("%+v", r)
 		}
 	}

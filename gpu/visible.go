@@ -20,6 +20,15 @@ type Target struct {
 	Instance *health.Instance
 }
 
+// Memory is the bytes of the target's memory that are free, and all of them; 0 if the
+// driver does not tell.
+func (t Target) Memory() (free, total int64) {
+	if t.Instance != nil {
+		return t.Instance.MemoryFree, t.Instance.MemoryTotal
+	}
+	return t.Device.MemoryFree, t.Device.MemoryTotal
+}
+
 // Targets lists what cuda:0, cuda:1, ... mean on this host: the GPUs of devices in the
 // order of the PCI bus, or those of visible, the value of CUDA_VISIBLE_DEVICES, in its
 // order, if that is set. A GPU that is cut by MIG takes no work itself: without visible,

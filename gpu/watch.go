@@ -94,7 +94,7 @@ type watch struct {
 	o      Options
 	yield  func(health.Reading)
 	xids   chan health.Xid
-	logged bool // the kernel log tells of Xids
+	logged bool // the kernel log tells of Xids, with more text than NVML's events, or these do
 	driver *driver
 	said   string // the last reason for no driver
 	last   []health.Device
@@ -114,16 +114,17 @@ func (w *watch) run(ctx context.Context) {
 	ticker := time.NewTicker(w.o.Every)
 	defer ticker.Stop()
 	for {
-		done := make(chan []health.Device, 1)
+		done := make(chan health.Reading, 1)
 		go func() { done <- w.read(ctx) }()
 		stuck := time.NewTimer(w.o.Stuck)
-		var devices []health.Device
+		var r health.Reading
 		for answered := false; !answered; {
 			select {
-			case devices = <-done:
+			case r = <-done:
 				answered = true
 			case <-stuck.C:
-				w.tell(lost(w.last, fmt.Sprintf("the driver has not answered for %v", w.o.Stuck)))
+				why := fmt.Sprintf("the driver has not answered for %v", w.o.Stuck)
+				w.tell(health.Reading{NoDriver: why, Devices: lost(w.last, why)})
 				stuck.Reset(w.o.Every)
 			case <-ctx.Done():
 				stuck.Stop()
@@ -131,8 +132,8 @@ func (w *watch) run(ctx context.Context) {
 			}
 		}
 		stuck.Stop()
-		w.last = devices
-		w.tell(devices)
+		w.last = r.Devices
+		w.tell(r)
 		select {
 		case <-ctx.Done():
 			return
@@ -142,8 +143,7 @@ func (w *watch) run(ctx context.Context) {
 }
 
 // tell yields a reading with the Xids that came meanwhile.
-func (w *watch) tell(devices []health.Device) {
-	r := health.Reading{Devices: devices}
+func (w *watch) tell(r health.Reading) {
 	for len(r.Xids) < xidQueue {
 		select {
 		case x := <-w.xids:
@@ -166,7 +166,7 @@ func lost(devices []health.Device, why string) []health.Device {
 }
 
 // read asks the drivers, and opens NVIDIA's if it is not.
-func (w *watch) read(ctx context.Context) []health.Device {
+func (w *watch) read(ctx context.Context) health.Reading {
 	if w.driver == nil {
 		d, err := openDriver(w.o.Library)
 		if err != nil {
@@ -174,16 +174,17 @@ func (w *watch) read(ctx context.Context) []health.Device {
 				w.said = err.Error()
 				w.o.Log.Warn("NVIDIA's GPUs are not seen", "error", err)
 			}
-			return readAMD(w.o.Root)
+			return health.Reading{NoDriver: err.Error(), Devices: readAMD(w.o.Root)}
 		}
 		w.driver, w.said = d, ""
-		if _, err := d.read(); err == nil && !w.logged { // else the kernel log has them, with more text
-			go d.events(ctx, w.xid)
-		}
 	}
 	devices, err := w.driver.read()
 	if err != nil {
 		devices = lost(w.driver.devices(), err.Error())
 	}
-	return append(devices, readAMD(w.o.Root)...)
+	if err == nil && len(devices) > 0 && !w.logged {
+		w.logged = true
+		go w.driver.events(ctx, w.xid)
+	}
+	return health.Reading{Devices: append(devices, readAMD(w.o.Root)...)}
 }

@@ -43,6 +43,7 @@ type Device struct {
 type Instance struct {
 	UUID        string `json:"uuid"` // MIG-...
 	Name        string `json:"name,omitempty"`
+	MemoryFree  int64  `json:"memory_free,omitempty"`
 	MemoryTotal int64  `json:"memory_total,omitempty"`
 }
 
@@ -56,9 +57,11 @@ const (
 
 // Reading is what was read of a host's GPUs at one time.
 type Reading struct {
-	Driver  string   `json:"driver,omitempty"` // version
-	Devices []Device `json:"devices"`
-	Xids    []Xid    `json:"-"` // reported since the last reading
+	Driver string `json:"driver,omitempty"` // version
+	// NoDriver says why NVIDIA's driver could not be asked; empty if it was.
+	NoDriver string   `json:"no_driver,omitempty"`
+	Devices  []Device `json:"devices"`
+	Xids     []Xid    `json:"-"` // reported since the last reading
 	// Kernel is lines of the kernel log, for recordings; ParseXid reads them.
 	Kernel []string `json:"kernel,omitempty"`
 }

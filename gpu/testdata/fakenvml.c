@@ -1,10 +1,16 @@
 // A library that stands in for libnvidia-ml.so.1 in tests: two GPUs, of which the second
 // is cut by MIG. STATE is the path of a file whose letters break things: L: the first GPU
-// is lost; H: the driver hangs; X: it reports Xid 48 of the first GPU, once. With OLD it
-// lacks what old drivers lack.
+// is lost; H: the driver hangs; F: nothing of their memory is free; X: it reports Xid 48 of the first GPU, once. With OLD it
+// lacks what old drivers lack. TOTAL and FREE are the bytes of memory of a GPU; an instance
+// has half of them.
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
+
+#ifndef TOTAL
+#define TOTAL 1000
+#define FREE 600
+#endif
 
 typedef int ret;
 typedef struct device { int index, part; } *dev;
@@ -54,7 +60,9 @@ ret nvmlDeviceGetMemoryInfo(dev d, unsigned long long *m) {
 		usleep(10000);
 	if (d->index == 0 && broken('L'))
 		return 15;
-	m[0] = 1000, m[1] = 600, m[2] = 400;
+	m[0] = TOTAL, m[1] = broken('F') ? 0 : FREE, m[2] = m[0] - m[1];
+	if (d->part)
+		m[0] /= 2, m[1] /= 2, m[2] /= 2;
 	return 0;
 }
 

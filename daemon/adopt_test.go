@@ -49,7 +49,7 @@ func TestStagesAreFetched(t *testing.T) {
 		return r.run(cfg)
 	}
 	a := host("a")
-	if err := a.Offer([]daemon.LocalModel{described(span(0, toyModel.Layers))}); err != nil {
+	if err := a.Offer([]daemon.LocalModel{described(span(0, toyModel.Layers))}, nil); err != nil {
 		t.Fatal(err)
 	}
 	r.until("a holds all layers", func() bool { return len(a.Status().Engines) == 2 })

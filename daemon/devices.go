@@ -50,6 +50,9 @@ type DeviceXid struct {
 type DeviceNews struct {
 	Devices []DeviceHealth
 	Xids    []DeviceXid // since the last news
+	// Missing names the devices that were configured and are not there, and says why; ""
+	// if all are.
+	Missing string
 }
 
 // key tells complaints apart: a temperature is the same complaint at any degree.
@@ -70,11 +73,12 @@ func (h DeviceHealth) title() string {
 
 // devices is what is known of them, and which Xids were counted.
 type devices struct {
-	mu    sync.Mutex
-	last  []DeviceHealth // sorted as they came
-	told  node.Health    // what the machine was told
-	xids  map[xidKey]uint64
-	watch func(ctx context.Context, tell func(DeviceNews)) error // nil: nothing watches
+	mu      sync.Mutex
+	last    []DeviceHealth // sorted as they came
+	missing string         // as DeviceNews has it
+	told    node.Health    // what the machine was told
+	xids    map[xidKey]uint64
+	watch   func(ctx context.Context, tell func(DeviceNews)) error // nil: nothing watches
 }
 
 type xidKey struct {
@@ -88,6 +92,12 @@ func (d *devices) get() []DeviceHealth {
 	return d.last
 }
 
+func (d *devices) lacks() string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.missing
+}
+
 // watchDevices is the part that hears of the devices.
 func (d *Daemon) watchDevices(ctx context.Context) error {
 	if d.devices.watch == nil {
@@ -97,8 +107,8 @@ func (d *Daemon) watchDevices(ctx context.Context) error {
 	return d.devices.watch(ctx, d.hearOfDevices)
 }
 
-// hearOfDevices takes news: what changed becomes events, and the worst of what this node
-// computes on is told to the machine.
+// hearOfDevices takes news: what changed becomes events, the worst of what this node
+// computes on is told to the machine, and what is missing to the others.
 func (d *Daemon) hearOfDevices(n DeviceNews) {
 	for _, x := range n.Xids[:min(len(n.Xids), maxXids)] {
 		d.devices.count(x)
@@ -116,7 +126,12 @@ func (d *Daemon) hearOfDevices(n DeviceNews) {
 		health = told
 	}
 	d.devices.told = health
+	lacked := d.devices.missing
+	d.devices.missing = n.Missing
 	d.devices.mu.Unlock()
+	if n.Missing != lacked {
+		d.lacks(n.Missing)
+	}
 
 	for _, h := range devices {
 		was := DeviceHealth{State: DeviceOK}
@@ -132,6 +147,22 @@ func (d *Daemon) hearOfDevices(n DeviceNews) {
 	}
 	if health != told {
 		d.post(health)
+	}
+}
+
+// lacks tells of what is missing, or that nothing is any more.
+func (d *Daemon) lacks(missing string) {
+	if missing != "" {
+		d.report(node.Report{Type: "device-missing", Detail: missing})
+	} else {
+		d.report(node.Report{Type: "device-found"})
+	}
+	version, changed, err := d.records.lacks(missing)
+	if err != nil {
+		d.log.Warn("other nodes are not told of what is missing", "error", err)
+	}
+	if changed {
+		d.ring.SetRecord(version)
 	}
 }
 
@@ -204,10 +235,13 @@ func (d *Daemon) describeDevices() []report.GPU {
 	return out
 }
 
-// sickDevices names the devices that are not well.
-func sickDevices(devices []DeviceHealth) []report.Problem {
+// problems names the devices that are missing or not well.
+func (d *devices) problems() []report.Problem {
 	out := []report.Problem{} // never null
-	for _, h := range devices {
+	if why := d.lacks(); why != "" {
+		out = append(out, report.Problem{What: why, Fix: "it is taken as soon as it is there; `kevlard doctor` looks for what it needs"})
+	}
+	for _, h := range d.get() {
 		if h.State == DeviceOK {
 			continue
 		}

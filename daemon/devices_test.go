@@ -9,6 +9,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/daemon/report"
+	"github.com/kevlard/kevlard/topology"
 )
 
 // sick is one device of a host.
@@ -150,4 +151,45 @@ func TestSickDevice(t *testing.T) {
 	r.until("it drains again", func() bool { return m.Status().Draining })
 	tell(victim, sick(daemon.DeviceOK, "", "", true))
 	r.ready()
+}
+
+// TestMissingDevice: a host without its device says so, to itself and to others, until it
+// is there; the memory that is found then gets it its part of the plan.
+func TestMissingDevice(t *testing.T) {
+	r := newRing(t)
+	news := make(chan daemon.DeviceNews)
+	r.devices = func(n kevlard.NodeID) chan daemon.DeviceNews {
+		if n != "a" {
+			return nil
+		}
+		return news
+	}
+	g := r.start("g")
+	b := r.start("b", span(0, toyModel.Layers))
+	a := r.startSized("a", 0)
+	r.ready()
+	const why = "[engine] devices asks for cuda:0, and there is only cpu"
+	news <- daemon.DeviceNews{Missing: why}
+	r.until("it says so", func() bool { ok, reason := a.Ready(); return !ok && reason == why })
+	r.until("others are told", func() bool { m := memberOf(g, "a"); return m.State == "alive" && !m.Ready && m.Reason == why })
+	if s := a.Status(); len(s.Problems) == 0 || s.Problems[0].What != why || s.Problems[0].Fix == "" || len(s.Stages) != 0 {
+		t.Errorf("%+v", s)
+	}
+	if m := memberOf(a, "a"); m.Ready || m.Reason != why {
+		t.Errorf("%+v", m)
+	}
+	news <- daemon.DeviceNews{Missing: why} // no news
+	if ok, reason := b.Ready(); !ok {
+		t.Errorf("b is not ready: %s", reason)
+	}
+
+	news <- daemon.DeviceNews{}
+	r.until("others are told that it is there", func() bool { return memberOf(g, "a").Ready && memberOf(g, "a").Reason == "" })
+	if m, f := eventsOf(a, "device-missing"), eventsOf(a, "device-found"); len(m) != 1 || m[0].Detail != why || len(f) != 1 {
+		t.Errorf("%+v, %+v", m, f)
+	}
+	if err := a.Offer([]daemon.LocalModel{sized()}, []topology.Device{{Budget: 1 << 30}}); err != nil {
+		t.Fatal(err)
+	}
+	r.until("it takes its part", func() bool { s := a.Status(); return len(s.Stages) == 1 && s.Stages[0].State == "ready" })
 }

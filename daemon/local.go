@@ -54,8 +54,9 @@ func (l LocalModel) has(layers kevlard.Layers) bool {
 
 // Offer replaces the models that this node knows. Others are told of them, as far as a
 // record takes them (those that this node may serve first), and their stages can be
-// adopted. The error says which models are left out, and why; the rest is offered.
-func (d *Daemon) Offer(models []LocalModel) error {
+// adopted. devices, unless nil, is what others are told of this node's devices from now on.
+// The error says which models are left out, and why; the rest is offered.
+func (d *Daemon) Offer(models []LocalModel, devices []topology.Device) error {
 	var errs []error
 	var fit []LocalModel
 	for _, m := range models {
@@ -79,7 +80,7 @@ func (d *Daemon) Offer(models []LocalModel) error {
 		return 1
 	})
 	d.engines.offer(fit)
-	version, changed, taken, err := d.records.offer(fit)
+	version, changed, taken, err := d.records.offer(fit, devices)
 	if changed {
 		d.ring.SetRecord(version)
 	}

@@ -185,9 +185,10 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 	case peer.Silent:
 		r.Reason = "connected, but nothing is heard from it"
 	default:
-		r.Reason = unready(d.records.of(m).Stages)
+		rec := d.records.of(m)
+		r.Reason = cmp.Or(unready(rec.Stages), rec.Missing)
 		r.Ready = r.Reason == ""
-		if rec := d.records.of(m); r.Ready && rec.Avoid {
+		if r.Ready && rec.Avoid {
 			r.Reason = because(avoided, rec.Reason)
 		}
 	}

@@ -36,12 +36,17 @@ func (r *ring) startSized(name kevlard.NodeID, budget int64) *member {
 func (r *ring) runPlanned(cfg daemon.Config) *member {
 	r.t.Helper()
 	m := r.run(cfg)
-	l := local()
-	l.Weights = topology.Weights{Model: l.Model.ID, Embedding: 1000, Head: 1000, Layers: []topology.Run{{Count: toyModel.Layers, Bytes: 1 << 20}}, KV: 1 << 20}
-	if err := m.Offer([]daemon.LocalModel{l}); err != nil {
+	if err := m.Offer([]daemon.LocalModel{sized()}, nil); err != nil {
 		r.t.Fatal(err)
 	}
 	return m
+}
+
+// sized is the toy model with what it takes of a budget.
+func sized() daemon.LocalModel {
+	l := local()
+	l.Weights = topology.Weights{Model: l.Model.ID, Embedding: 1000, Head: 1000, Layers: []topology.Run{{Count: toyModel.Layers, Bytes: 1 << 20}}, KV: 1 << 20}
+	return l
 }
 
 // full waits until a node shows so many whole pipelines, and nothing missing.

@@ -16,8 +16,8 @@ import (
 )
 
 // Ready reports whether this node can take a session now, and if not, why: some
-// model must have a complete route over nodes that are up and heard, and no engine
-// here may be stalled or broken.
+// model must have a complete route over nodes that are up and heard, no engine here may
+// be stalled or broken, and no configured device may be missing.
 func (d *Daemon) Ready() (ok bool, reason string) {
 	s := d.snapshot()
 	select {
@@ -38,6 +38,9 @@ func (d *Daemon) Ready() (ok bool, reason string) {
 		if st.State == topology.Stalled || st.State != topology.Ready && st.Reason != "" {
 			return false, unready([]topology.Stage{st.Stage})
 		}
+	}
+	if why := d.devices.lacks(); why != "" {
+		return false, why
 	}
 	missing := ""
 	for _, m := range s.serving {
@@ -241,7 +244,7 @@ func (d *Daemon) Status() report.Status {
 		}
 		out.Links = append(out.Links, l)
 	}
-	out.Problems = append(sickDevices(d.devices.get()), problems(s, members, out)...)
+	out.Problems = append(d.devices.problems(), problems(s, members, out)...)
 	return out
 }
 

@@ -32,6 +32,7 @@ type record struct {
 	Capacity topology.Capacity `cbor:"9,keyasint"`
 	Avoid    bool              `cbor:"10,keyasint,omitempty"`
 	Reason   string            `cbor:"11,keyasint,omitempty"` // of that, or of the drain
+	Missing  string            `cbor:"12,keyasint,omitempty"` // devices that were configured and are not there, and why
 }
 
 type sealed struct {
@@ -151,8 +152,8 @@ func (r record) check() error {
 		}
 	}
 	errs = append(errs, checkCapacity(r.Capacity))
-	if len(r.Zone) > maxText || len(r.Reason) > maxText {
-		bad("zone of %d bytes and reason of %d, want at most %d", len(r.Zone), len(r.Reason), maxText)
+	if len(r.Zone) > maxText || len(r.Reason) > maxText || len(r.Missing) > maxText {
+		bad("zone of %d bytes, reason of %d and missing of %d, want at most %d", len(r.Zone), len(r.Reason), len(r.Missing), maxText)
 	}
 	for k, v := range r.Labels {
 		if len(k) > maxText || len(v) > maxText {
@@ -218,7 +219,7 @@ func (r *record) know(models ...topology.Model) bool {
 
 // clip shortens what this node could make too long for others to accept.
 func (r record) clip() record {
-	r.Reason = clipText(r.Reason)
+	r.Reason, r.Missing = clipText(r.Reason), clipText(r.Missing)
 	r.Stages = slices.Clone(r.Stages)
 	for i := range r.Stages {
 		r.Stages[i].Reason = clipText(r.Stages[i].Reason)

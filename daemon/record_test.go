@@ -146,7 +146,7 @@ func TestRecordTakesWhatFits(t *testing.T) {
 	for n := range maxModels + 6 {
 		models = append(models, described(n, 1))
 	}
-	if _, _, taken, err := r.offer(models); taken != maxModels || err != nil {
+	if _, _, taken, err := r.offer(models, nil); taken != maxModels || err != nil {
 		t.Errorf("%d models are taken of %d: %v", taken, len(models), err)
 	}
 	accepted(maxModels)
@@ -159,14 +159,14 @@ func TestRecordTakesWhatFits(t *testing.T) {
 	if got := accepted(maxModels); got.Models[0].ID != models[0].Model.ID || !slices.ContainsFunc(got.Models, func(m topology.Model) bool { return m.ID == other.Model.ID }) {
 		t.Errorf("the first or the published model made room: %+v", got.Models)
 	}
-	if _, _, taken, err := r.offer(models); taken != maxModels-1 || err != nil {
+	if _, _, taken, err := r.offer(models, nil); taken != maxModels-1 || err != nil {
 		t.Errorf("%d models are taken beside the one of the stage: %v", taken, err)
 	}
 	large := make([]LocalModel, maxModels)
 	for n := range large {
 		large[n] = described(n, 1000)
 	}
-	_, _, taken, err := r.offer(large)
+	_, _, taken, err := r.offer(large, nil)
 	if err != nil || taken == 0 || taken == len(large) {
 		t.Errorf("%d of %d large models are taken: %v", taken, len(large), err)
 	}

@@ -104,12 +104,15 @@ func (r *records) publish(p node.Publish) (version uint64, changed bool) {
 }
 
 // offer says which models are here: the first of them, as many as others take of one
-// node. It returns how many that are.
-func (r *records) offer(models []LocalModel) (version uint64, changed bool, taken int, err error) {
+// node; and what its devices have, unless that is nil. It returns how many models that are.
+func (r *records) offer(models []LocalModel, devices []topology.Device) (version uint64, changed bool, taken int, err error) {
 	for taken = min(len(models), maxModels); ; taken-- {
 		version, changed, err = r.change(func(own *record) error {
 			if err := own.offer(models[:taken]); err != nil {
 				return err
+			}
+			if devices != nil {
+				own.Capacity.Devices = slices.Clone(devices)
 			}
 			// The rest is for stages and failures, which are bounded and can't be left out.
 			b, err := r.codec.enc.Marshal([]any{own.Models, own.Capacity.Weights, own.Capacity.Local})
@@ -122,6 +125,14 @@ func (r *records) offer(models []LocalModel) (version uint64, changed bool, take
 			return version, changed, taken, err
 		}
 	}
+}
+
+// lacks says which devices of this node are not there.
+func (r *records) lacks(missing string) (version uint64, changed bool, err error) {
+	return r.change(func(own *record) error {
+		own.Missing = missing
+		return nil
+	})
 }
 
 // change edits our record, which stays as it is if others would not take it.

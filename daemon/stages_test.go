@@ -17,7 +17,7 @@ func local() daemon.LocalModel {
 func (r *ring) startFree(name kevlard.NodeID) *member {
 	r.t.Helper()
 	m := r.start(name)
-	if err := m.Offer([]daemon.LocalModel{local()}); err != nil {
+	if err := m.Offer([]daemon.LocalModel{local()}, nil); err != nil {
 		r.t.Fatal(err)
 	}
 	return m
@@ -81,7 +81,7 @@ func TestStagesComeAndGo(t *testing.T) {
 	if len(a.Status().Engines) != 0 {
 		t.Errorf("a has engines: %+v", a.Status().Engines)
 	}
-	if err := a.Offer([]daemon.LocalModel{local()}); err != nil {
+	if err := a.Offer([]daemon.LocalModel{local()}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.Adopt(key(span(4, 8)), "test"); err != nil {
@@ -100,7 +100,7 @@ func TestStagesComeAndGo(t *testing.T) {
 	if err := b.Adopt(kevlard.StageKey{Model: kevlard.Digest{9}, Layers: span(0, 1)}, "test"); err == nil {
 		t.Error("a stage of a model that is not here is adopted")
 	}
-	if err := b.Offer([]daemon.LocalModel{{Model: toyTopology()}}); err == nil {
+	if err := b.Offer([]daemon.LocalModel{{Model: toyTopology()}}, nil); err == nil {
 		t.Error("a model with rows of no width is offered")
 	}
 }

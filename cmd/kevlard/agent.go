@@ -84,6 +84,7 @@ type agent struct {
 	level   *slog.LevelVar
 	log     *slog.Logger
 	models  *catalogue
+	gpus    *gpus
 	daemon  *daemon.Daemon
 	gen     generator
 	api     *api.Server
@@ -149,8 +150,8 @@ func progressLog(log *slog.Logger) func(path string, done, total int64) {
 
 // assign finds the model files of the configured stages.
 func (a *agent) assign(ctx context.Context) ([]daemon.AssignedStage, error) {
-	if planned(a.cfg) && budget(a.cfg) == 0 {
-		a.log.Warn("this host takes no stages: nothing says how much memory it has: set [engine] memory_bytes")
+	if planned(a.cfg) && cpus(a.cfg) > 0 && hostMemory() == 0 && a.cfg.Engine.MemoryBytes == 0 {
+		a.log.Warn("the CPU of this host takes no stages: nothing says how much memory it has: set [engine] memory_bytes")
 	}
 	names := deviceNames(a.cfg)
 	var out []daemon.AssignedStage
@@ -232,7 +233,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		MeshListen: cfg.Mesh.Bind, MeshAdvertise: meshAdvertise(cfg),
 		APIAddr: cfg.API.Listen, APITLS: cfg.API.TLSCert != "", Control: cfg.Control.Socket,
 		Assigned: assigned, Threads: a.threads(), Zone: cfg.Node.Zone, Labels: cfg.Node.Labels,
-		Version: buildVersion().Version, Dev: cfg.Ring.Dev, Auto: planned(cfg), Capacity: capacity(cfg),
+		Version: buildVersion().Version, Dev: cfg.Ring.Dev, Auto: planned(cfg), Capacity: capacity(cfg, budgets(cfg, nil)),
 	}
 	dcfg.BulkListen, dcfg.BulkPlain, dcfg.BulkBandwidth = bulkListen(cfg), cfg.Mesh.Plain, int64(cfg.KV.Bandwidth)
 	dcfg.BulkTransport = cfg.Mesh.Transport
@@ -258,13 +259,15 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
-	gpus := newGPUs(deviceNames(cfg), a.log)
+	a.gpus = newGPUs(deviceNames(cfg), cfg.Engine.BackendDir, a.log)
 	dcfg.NotRun = notRun(cfg.Engine.Devices)
 	var watch func(context.Context, func(daemon.DeviceNews)) error
 	if cfg.Node.Role == config.RoleHost {
-		watch = gpus.watch
+		watch = func(ctx context.Context, tell func(daemon.DeviceNews)) error {
+			return a.gpus.watch(ctx, tell, planned(cfg) && cfg.Engine.MemoryBytes == 0, a.models.stir)
+		}
 	}
-	launch := launcher{gpus: gpus, backends: cfg.Engine.BackendDir, exe: exe, find: a.models.find, devices: deviceNames(cfg), rows: batchRows, log: a.log, numerics: newNumerics()}
+	launch := launcher{gpus: a.gpus, exe: exe, find: a.models.find, rows: batchRows, log: a.log, numerics: newNumerics()}
 	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Devices: watch, RDMA: a.rdma(), Log: a.log}); err != nil {
 		return errors.Join(misconfigured(err), socket.Close())
 	}

@@ -87,7 +87,7 @@ func benchEngine(c *cli.Context, cells int) (daemon.Engine, error) {
 	log := slog.New(slog.NewTextHandler(c.App.ErrWriter, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	devices := []string{c.String("device")}
 	l := launcher{
-		exe: exe, devices: devices, backends: c.String("backend-dir"), rows: batchRows, log: log, gpus: newGPUs(devices, log), numerics: newNumerics(),
+		exe: exe, rows: batchRows, log: log, gpus: newGPUs(devices, c.String("backend-dir"), log), numerics: newNumerics(),
 		find: func(kevlard.Digest, kevlard.Layers) *model.Manifest { return m },
 	}
 	stage := kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Hi: m.Layers}}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/engine"
 	"github.com/kevlard/kevlard/gpu"
 	"github.com/kevlard/kevlard/gpu/health"
@@ -65,7 +66,8 @@ func (d *doctor) checkBackend(wanted []string) []finding {
 	return one(check, statusOK, "", "%s is there; whether it loads, the engine's start shows (kevlard status)", path)
 }
 
-// checkVisible finds out which GPU each configured device is.
+// checkVisible finds out which GPU each configured device is, and whether it has the
+// memory that is counted with.
 func (d *doctor) checkVisible(h gpu.Host, wanted []string) []finding {
 	const check, fix = "gpu-devices", "change [engine] devices, or the variable in the unit"
 	if h.NVML != nil {
@@ -77,12 +79,30 @@ func (d *doctor) checkVisible(h gpu.Host, wanted []string) []finding {
 		return one(check, statusFail, fix, "%v", err)
 	}
 	var names []string
+	var out []finding
 	for _, name := range wanted {
 		n, _ := cudaIndex(name)
 		if n >= len(targets) {
 			return one(check, statusFail, fix, "[engine] devices has %s, and %d GPUs may be used (%s)", name, len(targets), visibility(visible, set))
 		}
-		names = append(names, name+" is "+targets[n].Visible)
+		free, total := targets[n].Memory()
+		is := name + " is " + targets[n].Visible
+		if total > 0 {
+			is += fmt.Sprintf(" (%s of %s free)", byteSize(free), byteSize(total))
+		}
+		names = append(names, is)
+		wants := int64(d.cfg.Engine.MemoryBytes)
+		// What the daemon's own engines have taken is no want.
+		idle := d.status == nil || !slices.ContainsFunc(d.status.Engines, func(e report.Engine) bool { return e.Device == name })
+		switch {
+		case total > 0 && wants > total:
+			out = append(out, one(check, statusFail, "lower [engine] memory_bytes, or leave it out", "[engine] memory_bytes is %s, and %s", byteSize(wants), is)...)
+		case planned(d.cfg) && wants == 0 && idle && (memory{free, total}).budget() == 0:
+			out = append(out, one(check, statusFail, "make room on it (nvidia-smi shows who is there), or set [engine] memory_bytes", "%s, which is no room for a stage", is)...)
+		}
+	}
+	if out != nil {
+		return out
 	}
 	return one(check, statusOK, "", "%s", strings.Join(names, ", "))
 }

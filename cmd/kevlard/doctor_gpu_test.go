@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/kevlard/kevlard/daemon/report"
 	"github.com/kevlard/kevlard/gpu"
 	"github.com/kevlard/kevlard/gpu/health"
 )
@@ -21,13 +22,15 @@ func TestDoctorGPUs(t *testing.T) {
 		devices []string
 		backend string
 		found   gpu.Host
+		bytes   int // [engine] memory_bytes
+		engines []report.Engine
 		visible string
 		set     bool
 	}
 	well := func() host {
 		h := host{devices: []string{"cuda:0", "cpu"}, backend: dir}
 		h.found.Driver = "575.57.08"
-		h.found.Devices = []health.Device{{UUID: "GPU-0", Vendor: "nvidia", PCI: "0000:3b:00.0", Persistence: true}}
+		h.found.Devices = []health.Device{{UUID: "GPU-0", Vendor: "nvidia", PCI: "0000:3b:00.0", Persistence: true, MemoryFree: 70 << 30, MemoryTotal: 80 << 30}}
 		return h
 	}
 	for _, c := range []struct {
@@ -48,6 +51,12 @@ func TestDoctorGPUs(t *testing.T) {
 		{"one GPU too few", func(h *host) { h.devices = []string{"cuda:1"} }, statusFail, "gpu-devices", "1 GPUs may be used"},
 		{"hidden", func(h *host) { h.set = true }, statusFail, "gpu-devices", "0 GPUs may be used"},
 		{"a bad variable", func(h *host) { h.visible, h.set = "GPU-9", true }, statusFail, "gpu-devices", "GPU-9"},
+		{"memory_bytes for a larger one", func(h *host) { h.bytes = 90 << 30 }, statusFail, "gpu-devices", "memory_bytes is 90.0 GiB"},
+		{"memory_bytes that it has", func(h *host) { h.bytes = 75 << 30 }, statusOK, "gpu-devices", "70.0 GiB of 80.0 GiB free"},
+		{"a full one", func(h *host) { h.found.Devices[0].MemoryFree = 1 << 30 }, statusFail, "gpu-devices", "no room for a stage"},
+		{"one that the daemon has filled", func(h *host) {
+			h.found.Devices[0].MemoryFree, h.engines = 1<<30, []report.Engine{{Device: "cuda:0"}}
+		}, statusOK, "gpu-devices", "1.0 GiB of 80.0 GiB free"},
 		{"lost", func(h *host) { h.found.Devices[0].Lost = "the GPU is lost" }, statusFail, "gpu-health", "lost"},
 		{"remap failed", func(h *host) { h.found.Devices[0].RemapFailed = true }, statusFail, "gpu-health", "could not"},
 		{"pending", func(h *host) { h.found.Devices[0].Pending = true }, statusWarn, "gpu-health", "wait for a reset"},
@@ -64,6 +73,8 @@ func TestDoctorGPUs(t *testing.T) {
 		c.edit(&h)
 		d := wellDoctor()
 		d.cfg.Engine.Devices, d.cfg.Engine.BackendDir = h.devices, h.backend
+		d.cfg.Engine.MemoryBytes, d.cfg.Models.Assign = h.bytes, nil
+		d.status.Engines = h.engines
 		d.probe.gpus = func() gpu.Host { return h.found }
 		d.probe.visible = func() (string, bool) { return h.visible, h.set }
 		worst, found := statusOK, false
@@ -78,6 +89,19 @@ func TestDoctorGPUs(t *testing.T) {
 		}
 		if worst != c.status || !found {
 			t.Errorf("%s: %s, %+v: want %s, and %s to say %q", c.name, worst, d.checkGPUs(t.Context()), c.status, c.check, c.says)
+		}
+	}
+}
+
+// TestDoctorGPUMemoryIsNotTheHosts: what is granted of a GPU's memory is none of the control
+// group's.
+func TestDoctorGPUMemoryIsNotTheHosts(t *testing.T) {
+	for devices, want := range map[string]string{"cuda:0": statusOK, "cuda:0,cpu": statusFail} {
+		d := wellDoctor()
+		d.cfg.Engine.Devices, d.cfg.Engine.MemoryBytes = strings.Split(devices, ","), 70<<30
+		spoilGroups(d, func(l *groupLimits) { l.memory = 64 << 30 })
+		if f := d.checkMemory(t.Context()); len(f) != 1 || f[0].Status != want {
+			t.Errorf("%s: %+v, want %s", devices, f, want)
 		}
 	}
 }

@@ -78,7 +78,7 @@ func (d *doctor) checkMemory(context.Context) []finding {
 	const check, fix = "cgroup", "raise MemoryMax in the unit (systemctl edit kevlard), or lower [engine] memory_bytes and [kv] ram_bytes"
 	limits, whose, err := d.groups()
 	limit := limits.memory
-	wanted := int64(d.cfg.KV.RAMBytes) + int64(d.cfg.Engine.MemoryBytes)*int64(max(1, len(d.cfg.Engine.Devices)))
+	wanted := int64(d.cfg.KV.RAMBytes) + int64(d.cfg.Engine.MemoryBytes)*cpus(d.cfg) // a GPU has its own
 	switch {
 	case err != nil: // the other checks of the group leave it to this one
 		return one(check, statusWarn, "run doctor as root, on the host itself", "%v", err)

@@ -22,38 +22,43 @@ const visibleVariable = "CUDA_VISIBLE_DEVICES"
 
 // gpus watches this host's GPUs for the daemon, and knows which one a configured device is.
 type gpus struct {
-	devices    []string // as configured
+	devices    []string // as configured; "": the engine's choice
+	backends   string   // [engine] backend_dir
 	visible    string   // CUDA_VISIBLE_DEVICES of the daemon
 	visibleSet bool
 	recording  string // stands for the host; "": none
 	log        *slog.Logger
 
 	mu   sync.Mutex
-	last []health.Device
+	last health.Reading
+	most map[string]memory // of targets, by what makes just them visible
 }
 
-func newGPUs(devices []string, log *slog.Logger) *gpus {
-	g := &gpus{devices: devices, recording: os.Getenv(gpu.RecordingVariable), log: log}
+func newGPUs(devices []string, backends string, log *slog.Logger) *gpus {
+	g := &gpus{devices: devices, backends: backends, recording: os.Getenv(gpu.RecordingVariable), log: log, most: map[string]memory{}}
 	g.visible, g.visibleSet = os.LookupEnv(visibleVariable)
 	return g
 }
 
-// watch hands what is read, and how it was judged, to the daemon until ctx ends.
-func (g *gpus) watch(ctx context.Context, tell func(daemon.DeviceNews)) error {
+// watch hands what is read, and how it was judged, to the daemon until ctx ends. It calls
+// changed when there is another budget for a device (see budgets).
+func (g *gpus) watch(ctx context.Context, tell func(daemon.DeviceNews), needsMemory bool, changed func()) error {
 	var policy health.Policy
 	began := time.Now()
 	said := ""
 	judge := func(r health.Reading) {
-		g.mu.Lock()
-		g.last = r.Devices
-		g.mu.Unlock()
+		if g.hear(r) {
+			changed()
+		}
 		used, err := g.used(r.Devices)
 		if err != nil && err.Error() != said {
 			said = err.Error()
 			g.log.Warn("which GPUs stages are on is not known", "error", err)
 		}
 		verdicts, xids := policy.Judge(kevlard.Instant(time.Since(began))+1, r)
-		tell(news(verdicts, xids, used))
+		n := news(verdicts, xids, used)
+		n.Missing = g.missing(needsMemory)
+		tell(n)
 	}
 	if g.recording == "" {
 		return gpu.Watch(ctx, gpu.Options{Log: g.log}, judge)
@@ -71,23 +76,29 @@ func (g *gpus) used(devices []health.Device) (map[string]bool, error) {
 		}
 		return out, nil
 	}
-	var targets []gpu.Target
-	for _, name := range g.devices {
-		n, ok := cudaIndex(name)
-		if !ok {
-			continue
-		}
-		if targets == nil {
-			var err error
-			if targets, err = gpu.Targets(devices, g.visible, g.visibleSet); err != nil {
-				return out, err
-			}
-		}
-		if n < len(targets) {
-			out[targets[n].Device.ID()] = true
+	targets, err := g.targets(devices)
+	for _, t := range targets {
+		if t != nil {
+			out[t.Device.ID()] = true
 		}
 	}
-	return out, nil
+	return out, err
+}
+
+// targets is the GPU of each configured device; nil for the CPU and for those that are not
+// there.
+func (g *gpus) targets(devices []health.Device) ([]*gpu.Target, error) {
+	out := make([]*gpu.Target, len(g.devices))
+	if !slices.ContainsFunc(g.devices, func(name string) bool { _, ok := cudaIndex(name); return ok }) {
+		return out, nil // then nothing is wrong with a bad CUDA_VISIBLE_DEVICES
+	}
+	there, err := gpu.Targets(devices, g.visible, g.visibleSet)
+	for i, name := range g.devices {
+		if n, ok := cudaIndex(name); ok && n < len(there) {
+			out[i] = &there[n]
+		}
+	}
+	return out, err
 }
 
 // environment is what the engine of a configured device must have in its environment, so
@@ -98,9 +109,7 @@ func (g *gpus) environment(device string) ([]string, error) {
 		return nil, nil
 	}
 	const order = "CUDA_DEVICE_ORDER=PCI_BUS_ID" // as NVML counts
-	g.mu.Lock()
-	devices := g.last
-	g.mu.Unlock()
+	devices := g.reading().Devices
 	if len(devices) == 0 || g.recording != "" {
 		// Nothing is known of this host's GPUs, as without NVML: CUDA may know more.
 		if !g.visibleSet {

@@ -17,12 +17,10 @@ import (
 
 // launcher starts engine processes for the daemon. It is a daemon.Launcher.
 type launcher struct {
-	exe      string                                               // this program
-	find     func(kevlard.Digest, kevlard.Layers) *model.Manifest // nil: nothing here has these layers
-	devices  []string                                             // as configured; "": the engine's choice
-	backends string                                               // [engine] backend_dir
-	rows     int                                                  // most rows of a batch
-	log      *slog.Logger
+	exe  string                                               // this program
+	find func(kevlard.Digest, kevlard.Layers) *model.Manifest // nil: nothing here has these layers
+	rows int                                                  // most rows of a batch
+	log  *slog.Logger
 
 	gpus     *gpus
 	numerics *numerics
@@ -54,16 +52,8 @@ func (l launcher) Launch(ctx context.Context, spec daemon.LaunchSpec) (daemon.En
 	if m == nil {
 		return nil, fmt.Errorf("the weights of layers %v are not at %s any more: put the file back", spec.Stage.Layers, spec.Path)
 	}
-	want := l.devices[spec.Device]
-	family := engine.Family(want)
-	if family != engine.CPU && l.backends == "" {
-		return nil, wrongDevice(want, engine.CPU)
-	}
-	library, err := engine.Library(l.backends, family)
-	if err != nil {
-		return nil, fmt.Errorf("[engine] devices asks for %s: %w", want, err)
-	}
-	env, err := l.gpus.environment(want)
+	want := l.gpus.devices[spec.Device]
+	family, library, env, err := l.gpus.place(want)
 	if err != nil {
 		return nil, err
 	}

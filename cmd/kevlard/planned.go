@@ -30,11 +30,12 @@ func deviceNames(cfg config.Config) []string {
 	return []string{""}
 }
 
-// capacity is what the node says of its devices.
-func capacity(cfg config.Config) topology.Capacity {
+// capacity is what the node says of its devices, whose budgets are given, and of what it
+// may hold.
+func capacity(cfg config.Config, budgets []int64) topology.Capacity {
 	c := topology.Capacity{Auto: true}
-	for range deviceNames(cfg) {
-		c.Devices = append(c.Devices, topology.Device{Budget: budget(cfg)})
+	for _, b := range budgets {
+		c.Devices = append(c.Devices, topology.Device{Budget: b})
 	}
 	for _, s := range cfg.Models.Serve {
 		c.Serve = append(c.Serve, topology.Serve{Name: s.Name, Weight: s.Share})
@@ -42,31 +43,22 @@ func capacity(cfg config.Config) topology.Capacity {
 	return c
 }
 
-// budget is the memory of one device for weights and KV: as configured, or half of what
-// the host, or the control group, has, shared by the devices. The other half is for the
-// copies of KV, the daemon and the file cache.
-func budget(cfg config.Config) int64 {
-	if n := cfg.Engine.MemoryBytes; n > 0 {
-		return int64(n)
-	}
-	return hostMemory() / 2 / int64(len(deviceNames(cfg)))
-}
-
 // cellsOf is how many KV positions each planned stage of a model has: the same for all
-// stages of all nodes with one configuration, so that a stage that moves has room for
-// what it had. They take at most half of the budget of a node that holds a quarter.
-func cellsOf(cfg config.Config, m *model.Manifest) int {
+// stages of all nodes with one configuration and alike devices, so that a stage that moves
+// has room for what it had. They take at most half of the budget of a device that holds a
+// quarter of the layers.
+func cellsOf(cfg config.Config, budgets []int64, m *model.Manifest) int {
 	if cfg.Engine.Cells > 0 {
 		return cfg.Engine.Cells
 	}
 	row := m.KVRowBytes(rowValueBytes) * max(1, (m.Layers+usualStages-1)/usualStages)
 	cells := max(m.Context, min(defaultKVBytes/row, maxCells))
-	return max(1, min(cells, int(budget(cfg)/2)/row))
+	return max(1, min(cells, int(least(budgets)/2)/row))
 }
 
 // localModel describes a file for the daemon and the plan.
-func localModel(cfg config.Config, m *model.Manifest) daemon.LocalModel {
-	cells := cellsOf(cfg, m)
+func localModel(cfg config.Config, budgets []int64, m *model.Manifest) daemon.LocalModel {
+	cells := cellsOf(cfg, budgets, m)
 	w := topology.Weights{Model: m.ID, KV: int64(cells * m.KVRowBytes(rowValueBytes))}
 	for _, u := range m.Units {
 		switch u.Name {
@@ -116,7 +108,7 @@ func (a *agent) fetched(ctx context.Context, path string) (daemon.LocalModel, er
 		return daemon.LocalModel{}, err
 	}
 	a.models.stir()
-	return localModel(a.cfg, m), nil
+	return localModel(a.cfg, a.budgets(), m), nil
 }
 
 // followModels keeps what the node knows of models up to date. A host that takes the
@@ -176,13 +168,15 @@ func (a *agent) learn(ctx context.Context, id kevlard.Digest) bool {
 	return err == nil
 }
 
-// offer tells the daemon which models are known, and what of them is on the disk.
+// offer tells the daemon which models are known, what of them is on the disk, and what
+// there is room for.
 func (a *agent) offer(ctx context.Context) {
+	budgets := a.budgets()
 	var offered []daemon.LocalModel
 	for _, m := range a.models.all() {
-		offered = append(offered, localModel(a.cfg, m))
+		offered = append(offered, localModel(a.cfg, budgets, m))
 	}
-	if err := a.daemon.Offer(offered); err != nil && ctx.Err() == nil {
+	if err := a.daemon.Offer(offered, capacity(a.cfg, budgets).Devices); err != nil && ctx.Err() == nil {
 		a.log.Warn("models here are not offered to the mesh", "error", err)
 	}
 }

@@ -10,7 +10,9 @@
 # itself: the library takes it from there, so both must be of the same sources.
 # Put OUT-DIR into [engine] backend_dir. CUDA's libraries are found where nvcc found them.
 #
-# Not run: no GPU and no nvcc was at hand.
+# The flags are those of ggml's own build but for CUDA graphs, which are left out: each batch
+# here is another graph. Not run with CUDA's nvcc: none was at hand. A test runs it with a
+# stand-in, and compares the list of files with ggml's (engine.TestCUDABuild).
 set -eu
 arch='' sources='' jobs=$(nproc)
 while [ $# -gt 1 ]; do
@@ -47,7 +49,8 @@ echo "$list" | xargs -P "$jobs" -I {} sh -c '
 		-DGGML_BACKEND_DL -DGGML_BACKEND_SHARED -DGGML_BACKEND_BUILD -DGGML_CUDA_PEER_MAX_BATCH_SIZE=128 \
 		-gencode "arch=compute_$3,code=sm_$3" -I"$4/include" -I"$4/src" -I"$4/src/ggml-cuda" -c "$1" -o "$o" || { echo "build-cuda-backend: $1 failed" >&2; exit 255; }
 ' sh {} "$nvcc" "$arch" "$sources" "$objects"
-# mem_nvml.cpp asks for free memory; kevlard has it.
-"$nvcc" -shared -o "$out/libggml-cuda.so.new" "$objects"/*.o -L"$cuda/lib64" -lcudart -lcublas -lcublasLt -lcuda -Xlinker -rpath -Xlinker "$cuda/lib64"
+# mem_nvml.cpp asks for free memory; kevlard has it. libcuda comes with the driver, which a
+# machine that only builds lacks: the toolkit has a stub of it to link with.
+"$nvcc" -shared -cudart shared -o "$out/libggml-cuda.so.new" "$objects"/*.o -L"$cuda/lib64" -L"$cuda/lib64/stubs" -lcublas -lcublasLt -lcuda -Xlinker -rpath -Xlinker "$cuda/lib64"
 mv "$out/libggml-cuda.so.new" "$out/libggml-cuda.so"
 echo "build-cuda-backend: $out/libggml-cuda.so: set [engine] backend_dir to $(cd "$out" && pwd)"

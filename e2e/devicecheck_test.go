@@ -29,6 +29,7 @@ func TestDeviceCheck(t *testing.T) {
 	}
 	for _, want := range [][2]string{
 		{"backend", "no GPU"},
+		{"driver", "no GPU"},
 		{"serve 4 stages", "pass     8 of 8 engines on cpu"},
 		{"unbroken stream", "pass     300 tokens"},
 		{"speed", "pass"},
@@ -55,7 +56,7 @@ func TestDeviceCheckNoGPU(t *testing.T) {
 	if err == nil || cmd.ProcessState.ExitCode() != 1 {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	for _, want := range []string{"\nbackend            FAILED ", "\ntoken-exact        not run  there is no backend library", "\nKV copies          not run ", "\n8 rows FAILED or were not run"} {
+	for _, want := range []string{"\nbackend            FAILED ", "\ntoken-exact        not run  there is no backend library", "\nKV copies          not run ", "\n9 rows FAILED or were not run"} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("%q is not in\n%s", want, out)
 		}

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Checks kevlard on this machine's first GPU, and prints one table: the backend library is built
-# for its chip, the small model served over 4 stages (8 hosts on loopback), an engine killed
-# in the middle of a stream, and speed, copies of KV and memory measured.
+# for its chip, the driver asked by NVML, the small model served over 4 stages (8 hosts on
+# loopback) whose copies are hot, an engine killed in the middle of a stream, and speed,
+# copies of KV and memory measured.
 #
 #   scripts/device-check.sh [--device cuda|cpu|fake] [--kevlard FILE] [--model FILE] [--sources DIR]
 #                           [--backend-dir DIR] [--tokens N] [--base-port P] [--limit SECONDS]
@@ -88,6 +89,21 @@ backend_step() {
 		cat "$work/build" >&2
 		row backend FAILED "$(lastline "$work/build")"
 		return 1
+	fi
+}
+
+# driver has kevlard look at the GPU through NVML, as its daemon does.
+driver() {
+	if [ "$device" != cuda ]; then
+		row driver 'no GPU' "rehearsal on $device: there is no driver to ask"
+		return
+	fi
+	timeout "$(left)" "$exe" doctor --config /dev/null --engine-devices "$where" --engine-backend-dir "$backend" >"$work/doctor" 2>&1
+	said=$(sed -n 's/^ok  *gpu\(-devices\)*  *//p' "$work/doctor" | paste -s -d ';')
+	if [ "$(grep -cE '^ok +gpu(-devices)? ' "$work/doctor")" = 2 ]; then
+		row driver pass "$said"
+	else
+		row driver FAILED "$(grep -E '^(warn|fail) +gpu' "$work/doctor" | head -n 1 | cut -c 1-300)"
 	fi
 }
 
@@ -209,12 +225,14 @@ where=cuda:0
 [ "$device" != cpu ] || where=cpu
 if backend_step; then
 	export KEVLARD_ENGINE_DEVICES="$where"
+	export KEVLARD_KV_STANDBY=hot # copies wait in the device's memory
 	[ -z "$backend" ] || export KEVLARD_ENGINE_BACKEND_DIR="$backend"
 	if [ "$device" = cuda ]; then
 		gpu=${CUDA_VISIBLE_DEVICES:-0}
 		while sleep 0.5; do nvidia-smi -i "${gpu%%,*}" --query-gpu=memory.used --format=csv,noheader,nounits; done >"$work/memory" 2>/dev/null &
 		sampler=$!
 	fi
+	driver
 	if serve; then
 		if unbroken; then broken; else why='there is no unbroken stream to compare with' && not_run speed 'engine killed' token-exact; fi
 	else
@@ -224,7 +242,7 @@ if backend_step; then
 	cleanup # the copies are measured with the device to themselves
 	copies
 else
-	why='there is no backend library' && not_run 'serve 4 stages' 'unbroken stream' speed 'engine killed' token-exact 'device memory' 'KV copies'
+	why='there is no backend library' && not_run driver 'serve 4 stages' 'unbroken stream' speed 'engine killed' token-exact 'device memory' 'KV copies'
 fi
 took=$(($(date +%s) - began))
 if [ "$took" -le "$limit" ]; then row time pass "$took s of $limit s"; else row time FAILED "$took s, more than $limit s"; fi

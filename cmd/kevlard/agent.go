@@ -260,7 +260,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		return err
 	}
 	a.gpus = newGPUs(deviceNames(cfg), cfg.Engine.BackendDir, a.log)
-	dcfg.NotRun = notRun(cfg.Engine.Devices)
+	dcfg.NotRun = notRun(cfg)
 	var watch func(context.Context, func(daemon.DeviceNews)) error
 	if cfg.Node.Role == config.RoleHost {
 		watch = func(ctx context.Context, tell func(daemon.DeviceNews)) error {

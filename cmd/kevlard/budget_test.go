@@ -178,3 +178,32 @@ func TestMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestNotRun: a node says what of its own configuration nobody has run, and no more.
+func TestNotRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(*config.Config)
+		want []string // a word of each
+	}{
+		"as it comes":            {func(*config.Config) {}, nil},
+		"the CPU":                {func(c *config.Config) { c.Engine.Devices, c.KV.Standby = []string{"cpu"}, config.StandbyHot }, nil},
+		"a GPU":                  {func(c *config.Config) { c.Engine.Devices = []string{"cpu", "cuda:1"} }, []string{"CUDA", "NVML"}},
+		"hot copies":             {func(c *config.Config) { c.Engine.Devices, c.KV.Standby = []string{"cuda:0"}, config.StandbyHot }, []string{"CUDA", "NVML", "hot"}},
+		"RDMA":                   {func(c *config.Config) { c.Mesh.Transport = config.TransportRDMA }, []string{"RDMA"}},
+		"RDMA, if it can be had": {func(c *config.Config) { c.Mesh.Plain = true }, []string{"RDMA"}},
+		"no RDMA":                {func(c *config.Config) { c.Mesh.Transport, c.Mesh.Plain = config.TransportTCP, true }, nil},
+	} {
+		cfg := config.Defaults()
+		c.edit(&cfg)
+		got := notRun(cfg)
+		if len(got) != len(c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+			continue
+		}
+		for i, word := range c.want {
+			if !strings.Contains(got[i], word) {
+				t.Errorf("%s: %q, want %q", name, got[i], word)
+			}
+		}
+	}
+}

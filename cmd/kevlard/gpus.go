@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/gpu"
 	"github.com/kevlard/kevlard/gpu/health"
@@ -179,14 +180,21 @@ func remedy(v health.Verdict) string {
 	return fix
 }
 
-// notRun lists what of a node's devices was never run before this was built. Who runs it
-// is told.
-func notRun(devices []string) []string {
-	if !slices.ContainsFunc(devices, func(d string) bool { _, ok := cudaIndex(d); return ok }) {
-		return nil
+// notRun lists what of a configuration was never run before this was built. Who runs it is
+// told.
+func notRun(cfg config.Config) []string {
+	var out []string
+	if slices.ContainsFunc(cfg.Engine.Devices, func(d string) bool { _, ok := cudaIndex(d); return ok }) {
+		out = append(out,
+			"stages on CUDA: the library as nvcc builds it, computing, KV read and written on the device, copies on a stream of their own beside computing; they were run with a library that stands in for it, on the CPU",
+			"NVML on a real driver: health, Xids, memory for the plan, MIG; it was run with a library that stands in for it, and with recorded kernel lines",
+		)
+		if cfg.KV.Standby == config.StandbyHot {
+			out = append(out, "hot standbys in GPU memory")
+		}
 	}
-	return []string{
-		"stages on CUDA: computing, KV read and written on the device, copies on a stream of their own, hot standbys in GPU memory",
-		"GPU health by NVML on a real driver; it was run with a library that stands in for it, and with recorded kernel lines",
+	if m := cfg.Mesh; m.Transport == config.TransportRDMA || m.Transport == config.TransportAuto && m.Plain {
+		out = append(out, "RDMA on a network card; it was run over Soft-RoCE, in emulated hosts")
 	}
+	return out
 }

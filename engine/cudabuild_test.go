@@ -3,7 +3,6 @@
 package engine
 
 import (
-	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -155,18 +154,9 @@ func TestCUDASymbols(t *testing.T) {
 	for _, name := range regexp.MustCompile(`\b(?:ggml|gguf)_\w+`).FindAllString(read("src/ggml-cuda/*.cu", "src/ggml-cuda/*.cuh"), -1) {
 		named[name] = true
 	}
-	exe, err := elf.Open(os.Args[0])
+	exported, err := dynamicSymbols(os.Args[0])
 	if err != nil {
 		t.Fatal(err)
-	}
-	defer exe.Close()
-	symbols, err := exe.DynamicSymbols()
-	if err != nil {
-		t.Fatal(err)
-	}
-	exported := map[string]bool{}
-	for _, s := range symbols {
-		exported[s.Name] = s.Section != elf.SHN_UNDEF
 	}
 	inline := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^\s*(?:static|inline)[^;(]*?\b(ggml_\w+)\(`).FindAllStringSubmatch(headers, -1) {

@@ -145,9 +145,10 @@ func TestNoGPU(t *testing.T) {
 	for name, c := range map[string]struct {
 		source string
 		says   string
+		known  string // before it is loaded
 	}{
-		"no backend":    {"int x;", "no backend for this build"},
-		"other symbols": {"extern int ggml_of_another_version(void); int ggml_backend_init(void) { return ggml_of_another_version(); }", "ggml_of_another_version"},
+		"no backend":    {"int x;", "no backend for this build", "it has no ggml_backend_init"},
+		"other symbols": {"extern int ggml_of_another_version(void); int ggml_backend_init(void) { return ggml_of_another_version(); }", "ggml_of_another_version", "other sources than this program, which lacks ggml_of_another_version (1 in all)"},
 	} {
 		lib := filepath.Join(t.TempDir(), "libggml-cuda.so")
 		cmd := exec.Command("cc", "-shared", "-fPIC", "-o", lib, "-xc", "-")
@@ -155,10 +156,30 @@ func TestNoGPU(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
+		if err := CheckLibrary(lib, os.Args[0]); err == nil || !strings.Contains(err.Error(), c.known) {
+			t.Errorf("%s: %v before it is loaded, want %q", name, err, c.known)
+		}
 		spec.Library = lib
 		if p, err := startTry(t, spec); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, %v", name, p, err)
 		}
+	}
+}
+
+// TestCheckLibrary: a library that fits is not refused, nor one for another program's sake.
+func TestCheckLibrary(t *testing.T) {
+	if err := CheckLibrary(fakeGPU(t), os.Args[0]); err != nil {
+		t.Error(err)
+	}
+	none := filepath.Join(t.TempDir(), "libggml-cuda.so")
+	if err := os.WriteFile(none, []byte("<html>not found</html>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckLibrary(none, os.Args[0]); err == nil || !strings.Contains(err.Error(), none+": it can't be read as a library") {
+		t.Error(err)
+	}
+	if err := CheckLibrary(os.Args[0], none); err == nil || !strings.Contains(err.Error(), none) {
+		t.Error(err)
 	}
 }
 

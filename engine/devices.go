@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"debug/elf"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -42,4 +46,53 @@ func Library(dir, family string) (string, error) {
 		return "", fmt.Errorf("%s is no regular file", path)
 	}
 	return filepath.Abs(path)
+}
+
+// CheckLibrary reports why a backend library does not fit the program at exe, nil if
+// nothing is known against it. It reads both files and loads neither. The library takes ggml
+// from the program, so what it lacks there shows that it was built from other sources.
+func CheckLibrary(path, exe string) error {
+	lib, err := dynamicSymbols(path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	program, err := dynamicSymbols(exe)
+	if err != nil {
+		return fmt.Errorf("%s: %w", exe, err)
+	}
+	if !lib["ggml_backend_init"] {
+		return fmt.Errorf("%s is no backend library of ggml: it has no ggml_backend_init", path)
+	}
+	var lacking []string
+	for name, has := range lib {
+		if !has && strings.HasPrefix(name, "ggml_") && !program[name] {
+			lacking = append(lacking, name)
+		}
+	}
+	slices.Sort(lacking)
+	if n := len(lacking); n > 0 {
+		return fmt.Errorf("%s was built from other sources than this program, which lacks %s (%d in all)", path, lacking[0], n)
+	}
+	return nil
+}
+
+// dynamicSymbols are those of a file for this machine, and whether it defines them.
+func dynamicSymbols(path string) (map[string]bool, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("it can't be read as a library or program: %w", err)
+	}
+	defer f.Close()
+	if want := map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64}[runtime.GOARCH]; want != elf.EM_NONE && f.Machine != want {
+		return nil, fmt.Errorf("it is for another kind of processor (%v)", f.Machine)
+	}
+	symbols, err := f.DynamicSymbols()
+	if err != nil && !errors.Is(err, elf.ErrNoSymbols) {
+		return nil, fmt.Errorf("its symbols can't be read: %w", err)
+	}
+	out := map[string]bool{}
+	for _, s := range symbols {
+		out[s.Name] = s.Section != elf.SHN_UNDEF
+	}
+	return out, nil
 }

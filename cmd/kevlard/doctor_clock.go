@@ -30,7 +30,7 @@ func (d *doctor) checkClock(context.Context) []finding {
 	most, synchronised, err := d.probe.clock()
 	switch {
 	case err != nil:
-		return one(check, statusWarn, fix, "%v", err)
+		return one(check, statusWarn, "run doctor on the host itself: containers may forbid it", "%v", err)
 	case !synchronised:
 		return one(check, statusWarn, fix, "nothing keeps it right")
 	case most > muchClockError:

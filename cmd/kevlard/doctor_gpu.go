@@ -60,10 +60,13 @@ func (d *doctor) checkGPUs(context.Context) []finding {
 func (d *doctor) checkBackend(wanted []string) []finding {
 	const check = "backend"
 	path, err := engine.Library(d.cfg.Engine.BackendDir, engine.Family(wanted[0]))
+	if err == nil {
+		err = engine.CheckLibrary(path, d.probe.program)
+	}
 	if err != nil {
 		return one(check, statusFail, "build it with scripts/build-cuda-backend.sh from the sources of this kevlard, and set [engine] backend_dir", "[engine] devices has %s: %v", strings.Join(wanted, ", "), err)
 	}
-	return one(check, statusOK, "", "%s is there; whether it loads, the engine's start shows (kevlard status)", path)
+	return one(check, statusOK, "", "%s fits this program; whether it loads, the engine's start shows (kevlard status)", path)
 }
 
 // checkVisible finds out which GPU each configured device is, and whether it has the

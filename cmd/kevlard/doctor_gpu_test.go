@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,10 +15,16 @@ import (
 
 // TestDoctorGPUs breaks each thing that a host with GPUs needs.
 func TestDoctorGPUs(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "libggml-cuda.so"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	library := func(source string) string {
+		dir := t.TempDir()
+		cmd := exec.Command("cc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libggml-cuda.so"), "-xc", "-")
+		cmd.Stdin = strings.NewReader(source)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		return dir
 	}
+	dir := library("void *ggml_backend_init(void) { return 0; }")
 	type host struct {
 		devices []string
 		backend string
@@ -48,6 +55,10 @@ func TestDoctorGPUs(t *testing.T) {
 		}, statusWarn, "gpu", "none is configured"},
 		{"no backend_dir", func(h *host) { h.backend = "" }, statusFail, "backend", "backend_dir is not set"},
 		{"no library", func(h *host) { h.backend = filepath.Join(dir, "none") }, statusFail, "backend", "libggml-cuda.so"},
+		{"a library of something else", func(h *host) { h.backend = library("int x;") }, statusFail, "backend", "no backend library of ggml"},
+		{"a library of other sources", func(h *host) {
+			h.backend = library("void *ggml_of_another_version(void); void *ggml_backend_init(void) { return ggml_of_another_version(); }")
+		}, statusFail, "backend", "which lacks ggml_of_another_version"},
 		{"one GPU too few", func(h *host) { h.devices = []string{"cuda:1"} }, statusFail, "gpu-devices", "1 GPUs may be used"},
 		{"hidden", func(h *host) { h.set = true }, statusFail, "gpu-devices", "0 GPUs may be used"},
 		{"a bad variable", func(h *host) { h.visible, h.set = "GPU-9", true }, statusFail, "gpu-devices", "GPU-9"},
@@ -76,6 +87,7 @@ func TestDoctorGPUs(t *testing.T) {
 		d.cfg.Engine.MemoryBytes, d.cfg.Models.Assign = h.bytes, nil
 		d.status.Engines = h.engines
 		d.probe.gpus = func() gpu.Host { return h.found }
+		d.probe.program = os.Args[0]
 		d.probe.visible = func() (string, bool) { return h.visible, h.set }
 		worst, found := statusOK, false
 		for _, f := range d.checkGPUs(t.Context()) {

@@ -54,6 +54,7 @@ type probes struct {
 	gpus   func() gpu.Host
 	// visible is CUDA_VISIBLE_DEVICES, and whether it is set.
 	visible func() (string, bool)
+	program string // the path of this program's file
 	groups  func(pid int) (groupLimits, error)
 }
 
@@ -85,6 +86,7 @@ func hostProbes() probes {
 		rdma:       hostRDMA,
 		gpus:       lookAtGPUs,
 		visible:    visibleGPUs,
+		program:    "/proc/self/exe",
 		groups:     processGroups,
 	}
 }

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -192,4 +193,26 @@ func TestMissingDevice(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("it takes its part", func() bool { s := a.Status(); return len(s.Stages) == 1 && s.Stages[0].State == "ready" })
+}
+
+// TestUndoOfAJobsDrain: an undo that leaves the node draining, for a device, says so.
+func TestUndoOfAJobsDrain(t *testing.T) {
+	r := newRing(t)
+	news := make(chan daemon.DeviceNews)
+	r.devices = func(kevlard.NodeID) chan daemon.DeviceNews { return news }
+	a := r.start("a", span(0, toyModel.Layers))
+	r.ready()
+	if err := a.Drain(t.Context(), "", false); err != nil {
+		t.Fatal(err)
+	}
+	news <- daemon.DeviceNews{Devices: []daemon.DeviceHealth{sick(daemon.DeviceDrain, "xid", "the driver reported Xid 48", true)}}
+	r.until("it has heard", func() bool { return strings.Contains(a.Status().Reason, "Xid 48") })
+	err := a.Drain(t.Context(), "", true)
+	if f, ok := errors.AsType[*kevlard.Failure](err); !ok || f.Code != "device_drain" || f.Status != 409 || !strings.Contains(f.Message, "Xid 48") || !a.Status().Draining {
+		t.Errorf("the undo: %v, %+v", err, a.Status())
+	}
+	if err := a.Drain(t.Context(), "", true); err != nil {
+		t.Errorf("overruled: %v", err)
+	}
+	r.ready()
 }

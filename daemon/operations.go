@@ -78,13 +78,18 @@ func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) erro
 	return nil
 }
 
-// drainSelf returns when the machine has taken the order.
+// drainSelf returns when the machine has taken the order. An undo after which the node
+// drains on by itself, for a device, is a *kevlard.Failure.
 func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
+	orders := d.snapshot().node.Orders
 	if !d.post(node.Drain{Undo: undo}) {
 		return errStopped
 	}
 	for {
 		s, next := d.board.get()
+		if undo && s.node.Draining && s.node.Orders != orders {
+			return &kevlard.Failure{Code: "device_drain", Status: 409, Message: "the drain that was ordered is undone, and the node drains on by itself: " + s.node.Reason + ": undo again to overrule that"}
+		}
 		if s.node.Draining != undo {
 			break
 		}

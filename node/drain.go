@@ -31,6 +31,7 @@ const (
 // draining is what a node knows of its drain.
 type draining struct {
 	on       bool
+	orders   uint64 // to drain, or to undo it, that were taken
 	since    kevlard.Instant
 	at       kevlard.Instant // of the next look; Never: nothing is left to give up
 	evacuate kevlard.Instant // when owners are asked again

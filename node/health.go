@@ -10,8 +10,8 @@ import "github.com/kevlard/kevlard"
 type Health struct {
 	Avoid bool
 	Drain bool
-	// Key tells complaints apart: an administrator who undoes a drain overrules this one,
-	// until there is another or all was well. Reason is for people. Both are empty if
+	// Key tells complaints apart: an administrator who undoes the drain for this one overrules
+	// it, until there is another or all was well. Reason is for people. Both are empty if
 	// all is well.
 	Key, Reason string
 }
@@ -55,11 +55,18 @@ func (m *Machine) health(now kevlard.Instant, ev Health, out []Effect) []Effect 
 	return append(out, m.publish())
 }
 
-// ordered is a drain, or its undo, that somebody asked for.
+// ordered is a drain, or its undo, that somebody asked for. An undo ends what was ordered,
+// and only if nothing was it overrules the devices: who takes a node back after a job, or
+// after other work, says nothing of a device that has failed meanwhile.
 func (m *Machine) ordered(now kevlard.Instant, undo bool, out []Effect) []Effect {
 	a := &m.ailing
-	a.drains = false // from now on it is theirs
-	if undo && (a.Avoid || a.Drain) {
+	m.drains.orders++
+	theirs := m.drains.on && !a.drains
+	a.drains = undo && theirs && a.Drain && a.Key != a.overruled
+	switch {
+	case a.drains:
+		return append(out, Report{Type: "drain", Cause: "gpu", Detail: a.Reason}, m.publish())
+	case undo && !theirs && (a.Avoid || a.Drain):
 		a.overruled = a.Key
 	}
 	return m.drain(now, undo, out)

@@ -97,3 +97,39 @@ func TestSickDeviceDrains(t *testing.T) {
 		t.Error("a drain that somebody ordered ended by itself")
 	}
 }
+
+// TestUndoOfAJobsDrain: a script that takes the node back after a job does not overrule a
+// device that failed before or meanwhile; a second undo does, which is said of the device.
+func TestUndoOfAJobsDrain(t *testing.T) {
+	sick := Health{Avoid: true, Drain: true, Key: "GPU-0:Xid 48", Reason: "GPU 0: Xid 48"}
+	for name, steps := range map[string][]Event{"failed meanwhile": {Drain{}, sick}, "failed before": {sick, Drain{}}} {
+		r := newRig(t, []kevlard.Layers{layers(0, 1)}, "n1", "n2:1-2", "n3:0-1")
+		for _, s := range steps {
+			r.step(s)
+		}
+		r.step(Drain{Undo: true})
+		if p := told(t, r.out); !p.Draining || p.Reason != sick.Reason {
+			t.Errorf("%s: after the job %+v", name, p)
+		}
+		if s := r.m.Snapshot(r.now); s.Orders != 2 {
+			t.Errorf("%s: %d orders", name, s.Orders)
+		}
+		r.step(Health{})
+		if r.m.drains.on {
+			t.Errorf("%s: it drains although the device is well and the job is done", name)
+		}
+		r.step(sick)
+		r.step(Drain{Undo: true})
+		if p := told(t, r.out); p.Draining || p.Avoid {
+			t.Errorf("%s: overruled %+v", name, p)
+		}
+	}
+	// What only should be avoided is no drain, and stays avoided.
+	r := newRig(t, []kevlard.Layers{layers(0, 1)}, "n1", "n2:1-2", "n3:0-1")
+	r.step(Health{Avoid: true, Key: "GPU-0:temperature", Reason: "GPU 0: 86 degrees"})
+	r.step(Drain{})
+	r.step(Drain{Undo: true})
+	if p := told(t, r.out); p.Draining || !p.Avoid {
+		t.Errorf("hot: %+v", p)
+	}
+}

@@ -66,6 +66,7 @@ type PeerInfo struct {
 type Snapshot struct {
 	View     topology.View
 	Draining bool
+	Orders   uint64 // to drain, or to undo it, that were taken
 	Avoided  bool   // others keep work away
 	Reason   string // of that, or of the drain, if this node's devices are it
 	// HandsOver says that others are about to take over what only this draining node has.
@@ -94,7 +95,7 @@ func (m *Machine) Generated() uint64 { return m.counters.GeneratedTokens }
 
 // Snapshot copies the node's state.
 func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
-	s := Snapshot{View: m.view, Draining: m.drains.on, Avoided: m.ailing.avoided(), Reason: m.ailing.why(), HandsOver: m.handsOver(now), Counters: m.counters}
+	s := Snapshot{View: m.view, Draining: m.drains.on, Orders: m.drains.orders, Avoided: m.ailing.avoided(), Reason: m.ailing.why(), HandsOver: m.handsOver(now), Counters: m.counters}
 	s.Counters.Failovers, s.Counters.Reforms = maps.Clone(m.counters.Failovers), maps.Clone(m.counters.Reforms)
 	s.KV.Usage, s.KV.Counters = m.copies.Usage(), m.copies.Counters()
 	for _, id := range m.sortedSessions() {

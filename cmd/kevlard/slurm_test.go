@@ -11,8 +11,22 @@ import (
 
 // TestSlurm runs the scripts of deploy/slurm as Slurm does, without a PATH, against an
 // agent: a prolog drains the node, the health check does not complain of that, the epilog
-// of the last job brings the node back. A node without a daemon keeps no job waiting.
+// of the last job brings the node back, unless a GPU has failed meanwhile: then the health
+// check does complain. A node without a daemon keeps no job waiting.
 func TestSlurm(t *testing.T) {
+	gpus := filepath.Join(t.TempDir(), "gpus.jsonl")
+	reading := func(kernel string) {
+		f, err := os.OpenFile(gpus, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, err := f.WriteString(`{"devices":[{"uuid":"GPU-0","pci":"0000:3b:00.0"}],"kernel":["` + kernel + `"]}` + "\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reading("")
+	t.Setenv("KEVLARD_GPU_RECORDING", gpus)
 	model := fairyFile(t)
 	socket, _ := startAgent(t, "--models-dirs", filepath.Dir(model), "--models-assign", "fairy:0-8")
 	dir := t.TempDir()
@@ -31,14 +45,19 @@ func TestSlurm(t *testing.T) {
 	if err := os.WriteFile(jobs, []byte("7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	slurm := func(name string) {
+	slurm := func(name string, says ...string) {
 		t.Helper()
 		cmd := exec.Command("../../deploy/slurm/" + name)
 		cmd.Env = []string{"KEVLARD=" + kevlard, "KEVLARD_CONTROL=" + control, "SCONTROL=" + scontrol, "SQUEUE=" + squeue, "SLURM_JOB_ID=7", "SLURMD_NODENAME=n1"}
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
-		if err != nil || len(out) > 0 {
+		if err != nil || len(out) > 0 != (len(says) > 0) {
 			t.Errorf("%s: %v: %s", name, err, out)
+		}
+		for _, s := range says {
+			if !strings.Contains(string(out), s) {
+				t.Errorf("%s says %q: want %q", name, out, s)
+			}
 		}
 		t.Logf("%s took %v", name, time.Since(began).Round(time.Millisecond))
 	}
@@ -71,6 +90,21 @@ func TestSlurm(t *testing.T) {
 	eventually(t, check("n1: ready"))
 	if text := complaints(); text != "" {
 		t.Errorf("the health check drained the node in Slurm: %s", text)
+	}
+	slurm("prolog")
+	eventually(t, check("draining"))
+	reading("NVRM: Xid (PCI:0000:3b:00): 48, pid=1, name=job, DBE")
+	eventually(t, check("Xid 48"))
+	slurm("epilog", "exit code 5", "drains on by itself", "Xid 48")
+	if !check("draining: no new sessions are taken: GPU 0")() {
+		t.Error("the epilog brought a node back whose GPU has failed")
+	}
+	slurm("healthcheck")
+	if text := complaints(); !strings.HasPrefix(text, "update NodeName=n1 State=DRAIN Reason=kevlard: ") || !strings.Contains(text, "Xid 48") {
+		t.Errorf("of a failed GPU the health check says to Slurm: %q", text)
+	}
+	if err := os.Remove(dir + "/scontrol.log"); err != nil {
+		t.Fatal(err)
 	}
 	control = dir + "/no.sock"
 	slurm("prolog")

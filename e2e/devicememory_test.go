@@ -26,8 +26,9 @@ func fakeGPUs(t *testing.T) (backend, driver, state string) {
 }
 
 // TestDeviceMemory: the plan counts with the memory of the GPU that stages go to, whatever
-// the host has. While nothing of it is free the host takes no stage, and says why; what
-// [engine] memory_bytes says counts more. Engines see that GPU, or that MIG instance, alone.
+// the host has. While the driver is not there, or nothing of that memory is free, the host
+// takes no stage, and says why (K77); what [engine] memory_bytes says counts more. Engines
+// see that GPU, or that MIG instance, alone.
 func TestDeviceMemory(t *testing.T) {
 	backend, driver, state := fakeGPUs(t)
 	breaks := func(letters string) {
@@ -61,22 +62,38 @@ func TestDeviceMemory(t *testing.T) {
 		}
 	}
 
+	waits := func(why string) {
+		t.Helper()
+		client := s.up(t)
+		eventually(t, readyWithin, func() error {
+			st, err := client.Status(t.Context())
+			switch {
+			case err != nil:
+				return err
+			case len(st.Engines)+len(st.Stages) > 0:
+				t.Fatalf("it takes stages: %+v", st)
+			case st.Ready || !strings.HasPrefix(st.Reason, why) || len(st.Problems) == 0 || !strings.HasPrefix(st.Problems[0].What, why):
+				return fmt.Errorf("the reason is %q, the problems %+v", st.Reason, st.Problems)
+			}
+			return nil
+		})
+	}
+
+	lib := filepath.Join(driver, "libnvidia-ml.so.1")
+	if err := os.Rename(lib, lib+".late"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(lib, []byte("cut"), 0o600); err != nil { // before the system's, if it has one
+		t.Fatal(err)
+	}
 	breaks("F")
 	s.start(t)
-	client := s.up(t)
+	waits("[engine] devices asks for cuda:0, and nothing says how much memory it has: NVIDIA's driver is not installed")
+	if err := os.Rename(lib+".late", lib); err != nil {
+		t.Fatal(err)
+	}
 	const why = "[engine] devices asks for cuda:0, and the driver tells of no memory there that is free"
-	eventually(t, readyWithin, func() error {
-		st, err := client.Status(t.Context())
-		switch {
-		case err != nil:
-			return err
-		case len(st.Engines)+len(st.Stages) > 0:
-			t.Fatalf("it takes stages: %+v", st)
-		case st.Ready || !strings.HasPrefix(st.Reason, why) || len(st.Problems) == 0 || !strings.HasPrefix(st.Problems[0].What, why):
-			return fmt.Errorf("the reason is %q, the problems %+v", st.Reason, st.Problems)
-		}
-		return nil
-	})
+	waits(why)
 	t.Setenv("LD_LIBRARY_PATH", driver) // for doctor, which looks for itself
 	for verb, code := range map[string]int{"status": 0, "members": 0, "doctor": 1} {
 		args := []string{"--control", s.socket(), verb}

@@ -67,6 +67,7 @@ func TestCellsFollowTheSmallestDevice(t *testing.T) {
 		{[]int64{120 * gib}, m.Context},
 		{[]int64{120 * gib, 4 * gib}, 2 * gib / row},
 		{[]int64{0, 4 * gib}, 2 * gib / row}, // a device of which nothing is known gets nothing
+		{[]int64{0}, m.Context},              // others plan with what this node says, as with that of alike ones
 	} {
 		if got := cellsOf(cfg, c.budgets, m); got != c.want {
 			t.Errorf("%v: %d cells, want %d", c.budgets, got, c.want)

@@ -53,7 +53,10 @@ func cellsOf(cfg config.Config, budgets []int64, m *model.Manifest) int {
 	}
 	row := m.KVRowBytes(rowValueBytes) * max(1, (m.Layers+usualStages-1)/usualStages)
 	cells := max(m.Context, min(defaultKVBytes/row, maxCells))
-	return max(1, min(cells, int(least(budgets)/2)/row))
+	if b := least(budgets); b > 0 { // else nothing is known yet, and no stage is taken
+		cells = min(cells, int(b/2)/row)
+	}
+	return max(1, cells)
 }
 
 // localModel describes a file for the daemon and the plan.

@@ -19,6 +19,10 @@ type guestKey struct {
 // Answer makes the receiver's end of a connection: it is what the Exchange of the peer
 // "from", which the mesh has proved, asks. An error is for the peer too.
 func (m *Mover) Answer(ctx context.Context, from kevlard.NodeID, request []byte) ([]byte, error) {
+	if !m.enter() {
+		return nil, errors.New("this node is stopping")
+	}
+	defer m.work.Done()
 	if string(request) == askRails {
 		return m.rails()
 	}

@@ -41,7 +41,9 @@ type fakeDevice struct {
 	name   string
 	// spoil, if set, may change what a queue is about to do, or fail it.
 	spoil func(q *fakeQueue, w *Work) error
-	down  atomic.Bool
+	// register and release, if set, are called before memory is given to the card, and back.
+	register, release func(mem []byte)
+	down              atomic.Bool
 
 	mu     sync.Mutex
 	queues map[*fakeQueue]bool
@@ -54,6 +56,9 @@ func (f *fabric) device(name string) *fakeDevice {
 func (d *fakeDevice) Name() string { return d.name }
 
 func (d *fakeDevice) Register(mem []byte) (Region, error) {
+	if d.register != nil {
+		d.register(mem)
+	}
 	f := d.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -63,6 +68,9 @@ func (d *fakeDevice) Register(mem []byte) (Region, error) {
 	key := f.number()
 	f.keys[key] = mem
 	return Region{Addr: addrOf(mem), LKey: key, RKey: key, Release: func() error {
+		if d.release != nil {
+			d.release(mem)
+		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		delete(f.keys, key)

@@ -25,7 +25,10 @@ type Mover struct {
 
 	life context.Context // ends with Close
 	stop context.CancelCauseFunc
-	work sync.WaitGroup // all goroutines
+	work sync.WaitGroup // all goroutines, and all calls that use memory
+
+	closing  sync.Once
+	closeErr error
 
 	mu     sync.Mutex
 	closed bool
@@ -68,6 +71,10 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 	if ctx.Err() != nil {
 		return fmt.Errorf("send to %s: %w", to, context.Cause(ctx))
 	}
+	if !m.enter() {
+		return fmt.Errorf("send to %s: %w", to, mover.ErrClosed)
+	}
+	defer m.work.Done()
 	slots, err := m.peer(to)
 	if err != nil {
 		return err
@@ -131,15 +138,35 @@ func (m *Mover) peer(to kevlard.NodeID) ([]*slot, error) {
 	return slots, nil
 }
 
-// Forget ends the connections to a peer and its bookkeeping. A later Send starts anew.
-func (m *Mover) Forget(to kevlard.NodeID) {
+// Forget ends all connections to and from a peer, because it left or is no longer
+// admitted. A later Send dials anew.
+func (m *Mover) Forget(node kevlard.NodeID) {
 	m.mu.Lock()
-	slots := m.peers[to]
-	delete(m.peers, to)
+	slots := m.peers[node]
+	delete(m.peers, node)
+	var guests []*guest
+	for k, g := range m.guests {
+		if k.node == node {
+			guests = append(guests, g)
+		}
+	}
 	m.mu.Unlock()
 	for _, s := range slots {
-		s.end(fmt.Errorf("send to %s: %w: it was forgotten", to, mover.ErrUnreachable))
+		s.end(fmt.Errorf("send to %s: %w: it was removed", node, mover.ErrUnreachable))
 	}
+	for _, g := range guests {
+		g.fail(errors.New("the peer was removed"))
+	}
+}
+
+// enter has Close wait for work.Done, unless it has begun.
+func (m *Mover) enter() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.closed {
+		m.work.Add(1)
+	}
+	return !m.closed
 }
 
 // spawn starts a goroutine of the mover, unless it is closed.
@@ -167,11 +194,12 @@ func (m *Mover) lost(to kevlard.NodeID, err error) {
 
 // Close implements mover.Mover.
 func (m *Mover) Close() error {
+	m.closing.Do(func() { m.closeErr = m.close() })
+	return m.closeErr
+}
+
+func (m *Mover) close() error {
 	m.mu.Lock()
-	if m.closed {
-		m.mu.Unlock()
-		return nil
-	}
 	m.closed = true
 	var slots []*slot
 	for _, s := range m.peers {

@@ -181,14 +181,14 @@ func (c *outgoing) run() {
 // deadline is when run has to look again though nothing happened.
 func (c *outgoing) deadline(idle, endBy time.Time) time.Time {
 	until := idle.Add(c.mover.cfg.Idle)
+	if !endBy.IsZero() {
+		until = endBy
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.owedLocked() {
 		until = earlier(until, c.heard.Add(c.patienceLocked()))
 		until = earlier(until, time.Now().Add(probeEvery))
-	}
-	if !endBy.IsZero() {
-		until = earlier(until, endBy)
 	}
 	return until
 }
@@ -337,7 +337,7 @@ func (c *outgoing) answered(t flow.Told) error {
 
 // takeDown ends everything after the last Wait.
 func (c *outgoing) takeDown() {
-	err := c.discard() // from here on the card touches nothing
+	err := c.queue.Close() // from here on the card touches nothing
 	c.mu.Lock()
 	if c.ended == nil {
 		c.ended = c.explain()
@@ -349,6 +349,8 @@ func (c *outgoing) takeDown() {
 	clear(c.places)
 	c.stirLocked()
 	c.mu.Unlock()
+	// Nor does a sender: who composes a message holds the lock, and finds the end there.
+	err = errors.Join(err, c.mem.close())
 	if err != nil {
 		c.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", c.slot.to, "err", err)
 	}
@@ -363,7 +365,7 @@ func (c *outgoing) takeDown() {
 	c.slot.left(c)
 }
 
-// discard destroys the queue pair, and then gives its memory back.
+// discard takes down what never ran.
 func (c *outgoing) discard() error { return errors.Join(c.queue.Close(), c.mem.close()) }
 
 // explain makes the cause an error of a sender.

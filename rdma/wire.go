@@ -35,7 +35,7 @@ const (
 type message struct {
 	ask    bool
 	summed bool
-	header []byte // in the ring
+	header []byte
 	body   []byte // in the ring, of a whole piece
 	bytes  int    // of the body
 	number uint32
@@ -80,12 +80,14 @@ func putMessage(dst, header []byte, body [][]byte, size int, m message) {
 // errCorrupt marks bytes that are not those that were sent.
 var errCorrupt = errors.New("damaged on the way")
 
-// decodeMessage reads the message of n bytes that begins a ring's rest.
+// decodeMessage reads the message of n bytes that begins a ring's rest. The peer can write
+// there at any time: what is checked here is a copy, but for the body, whose sum is taken
+// of a copy later.
 func decodeMessage(ring []byte, n int) (message, error) {
 	if n < headLen || n > len(ring) {
 		return message{}, fmt.Errorf("message of %d bytes: want %d to %d", n, headLen, len(ring))
 	}
-	b := ring[:n]
+	b := append(make([]byte, 0, headLen+64), ring[:headLen]...)
 	if b[0] != messageWhole && b[0] != messageAsk || b[1] > flagSummed || b[2] != 0 || b[3] != 0 {
 		return message{}, fmt.Errorf("message at byte 0: % x, want kind 1 or 2, flag 0 or 1, zeros", b[:4])
 	}
@@ -100,7 +102,8 @@ func decodeMessage(ring []byte, n int) (message, error) {
 	if want := messageLen(int(h), m.bytes, m.ask); want != n || m.ask && size == 0 || !m.ask && m.number != 0 {
 		return message{}, fmt.Errorf("message of %d bytes: header %d, body %d, ask %d: want %d bytes", n, h, size, m.number, want)
 	}
-	m.header, m.body = b[headLen:headLen+h], b[headLen+h:]
+	b = append(b, ring[headLen:headLen+h]...)
+	m.header, m.body = b[headLen:], ring[headLen+h:n]
 	if got, want := xxh3.HashSeed(m.header, xxh3.Hash(b[:24])), binary.BigEndian.Uint64(b[24:]); got != want {
 		return message{}, fmt.Errorf("%w: message at byte 24: checksum %016x, want %016x", errCorrupt, got, want)
 	}

@@ -52,11 +52,11 @@ func (t *Taking) Whole(offset, size int) error {
 func (t *Taking) Asked(offset, size int, number uint32) error {
 	open := 0
 	for _, e := range t.queue {
-		if !e.ask || e.state != asking && e.state != granted {
-			continue
-		}
-		if open++; e.number == number {
+		if e.ask && e.number == number {
 			return fmt.Errorf("ask %d: asked twice", number)
+		}
+		if e.ask && (e.state == asking || e.state == granted) {
+			open++
 		}
 	}
 	if open >= Window {

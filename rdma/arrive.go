@@ -60,9 +60,6 @@ func (g *guest) answer(m message) error {
 	}
 	b := &arriving{number: m.number, message: m, buffer: buf}
 	g.bodies[m.number] = b
-	if addr, region, ok := g.mover.cfg.Memory.find(buf, g.rail); ok {
-		return g.grant(b, addr, region.RKey)
-	}
 	b.request = &request{n: m.bytes, ready: func(p place) { g.placed(b, p) }}
 	g.mover.inco.get(b.request)
 	return nil
@@ -120,14 +117,9 @@ func (g *guest) grant(b *arriving, addr uint64, key uint32) error {
 // landed takes a body that the peer has written: its staging memory is wanted by others.
 func (g *guest) landed(b *arriving) error {
 	m := b.message
-	var sum uint64
-	if b.staged != nil {
-		sum = copySum(b.buffer, b.staged.mem, m.summed)
-		g.mover.inco.put(*b.staged)
-		b.staged = nil
-	} else {
-		sum = sumParts([][]byte{b.buffer}, m.summed)
-	}
+	sum := copySum(b.buffer, b.staged.mem, m.summed)
+	g.mover.inco.put(*b.staged)
+	b.staged = nil
 	if m.summed && sum != m.sum {
 		return g.corrupt(fmt.Errorf("%w: checksum %016x of the body, want %016x", errCorrupt, sum, m.sum))
 	}

@@ -32,10 +32,6 @@ type Config struct {
 	// Unsummed leaves out the checksum of each body, for users whose headers carry one that
 	// they check: it costs a pass over every byte at both ends. Both ends must say the same.
 	Unsummed bool
-	// Memory is registered memory of the users: bodies that lie in it are sent from where
-	// they are, and those that Handler.Buffer places in it are written there by the card.
-	// All others are copied through Staging.
-	Memory *Memory
 	// Log gets connections that come and go, at level debug. nil: nowhere.
 	Log *slog.Logger
 
@@ -88,35 +84,4 @@ func (c Config) Validate() error {
 		return fmt.Errorf("bulk transport over RDMA: %w", err)
 	}
 	return nil
-}
-
-// Memory is registered memory for buffers of the mover's users.
-type Memory struct{ block *block }
-
-// NewMemory maps and registers n bytes with the devices of a mover, in their order.
-func NewMemory(n int, devices ...Device) (*Memory, error) {
-	b, err := newBlock(n, devices...)
-	if err != nil {
-		return nil, err
-	}
-	return &Memory{b}, nil
-}
-
-// Bytes is all of it.
-func (m *Memory) Bytes() []byte { return m.block.mem }
-
-// Close gives it back. The mover must be closed, and nobody may use it any more.
-func (m *Memory) Close() error { return m.block.close() }
-
-// find returns where the card of a rail finds p, false if it is not all in the memory.
-func (m *Memory) find(p []byte, rail int) (addr uint64, r Region, ok bool) {
-	if m == nil {
-		return 0, Region{}, false
-	}
-	at, ok := m.block.offset(p)
-	if !ok {
-		return 0, Region{}, false
-	}
-	r = m.block.regions[rail]
-	return r.Addr + uint64(at), r, true
 }

@@ -15,12 +15,10 @@
 //
 // A piece of up to 64 KiB with its header is copied into the sender's half of the ring and
 // written into the receiver's half: no round trip, and Send returns at once. The header of a larger one
-// asks for a place. The receiver calls Handler.Buffer. Memory that it was told of
-// (Config.Memory) is granted as it is, so the card writes the body where it
-// belongs; for other memory a place of the staging block is granted, and copied from. The
-// sender writes the body, from Config.Memory as it is, else from a place of its own staging block,
-// where it was copied and summed while it waited for nothing. Send returns when the writes are posted or, if they
-// are from the caller's memory, completed.
+// asks for a place. The receiver calls Handler.Buffer and grants a place of its staging
+// block, from which it copies to that buffer what the sender has written. The sender writes
+// from a place of its own staging block, where it copied and summed the body before it asked.
+// Send returns when the writes are posted.
 //
 // A send that is cancelled before its answer is taken back at no cost to the connection.
 //
@@ -29,13 +27,13 @@
 // The card tries again a finite number of times; then its queue pair fails, and with it
 // the connection: Lost. A receiver learns of a sender that vanished when a body that it
 // granted does not come for Config.Stall, or by the empty write that it tries every 15 s
-// when nothing comes. Buffers are aborted after the queue pair was destroyed: until then
-// the card may write to them.
+// when nothing comes. Places of staging memory go back after the queue pair was destroyed:
+// until then the card may write to them.
 //
 // # What peers can do to each other
 //
 // Who holds a connection can write into the ring of this connection and, at any time, into all
-// of the receiver's staging block and Config.Memory: the key is one for each block. The checksums
+// of the receiver's staging block: its key is one for all. The checksums
 // find what was overwritten unless the writer means to deceive. Packets are neither encrypted
 // nor authenticated: as with mesh.plain, whoever is on the fabric can read and forge them.
 package rdma

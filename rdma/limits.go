@@ -15,7 +15,6 @@ import (
 //	maxGuests         accepted connections                         refused: "too many connections"
 //	Config.Staging    registered memory for bodies on their way    Send waits; a grant waits, and so its sender
 //	maxWaiters        sends that wait on one connection            Send returns ErrBusy
-//	maxParts          parts of a body sent from where it is        it is staged
 //	sendDepth         writes of a connection not yet completed     they wait in order
 //	handshakeTimeout  set-up to the first word over the fabric     closed; the dialler backs off
 //	Config.Stall      an answer, a body or room that is owed       the connection breaks
@@ -37,10 +36,6 @@ const (
 	writeBytes = 1 << 20
 	// sumBytes is what is copied and summed in one go, while it is in the cache.
 	sumBytes = 64 << 10
-
-	// maxParts is the most writes of a body that is sent from where it is; one in more
-	// parts is copied.
-	maxParts = 64
 
 	// sendDepth takes the writes of a full ring and of bodies; pollBatch is how many
 	// completions are looked at together, as the bindings take them.

@@ -3,7 +3,6 @@ package rdma
 import (
 	"errors"
 	"fmt"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -39,16 +38,4 @@ func (b *block) close() error {
 	}
 	b.regions = nil
 	return errors.Join(append(errs, unix.Munmap(b.mem))...)
-}
-
-// offset returns where a slice lies in the block, false if not wholly inside.
-func (b *block) offset(p []byte) (int, bool) {
-	if len(p) == 0 || len(b.mem) == 0 {
-		return 0, false
-	}
-	at := uintptr(unsafe.Pointer(unsafe.SliceData(p))) - uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))
-	if at >= uintptr(len(b.mem)) || len(p) > len(b.mem)-int(at) {
-		return 0, false
-	}
-	return int(at), true
 }

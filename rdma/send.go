@@ -20,54 +20,20 @@ func (c *outgoing) send(ctx context.Context, header []byte, body [][]byte, size 
 	if len(header)+size <= eagerBytes || size == 0 {
 		return c.sendWhole(ctx, header, body, size)
 	}
-	works, ok := c.inPlace(body)
-	m := message{ask: true, summed: !c.mover.cfg.Unsummed}
-	if ok {
-		m.sum = sumParts(body, m.summed)
-		return c.sendAsked(ctx, header, size, m, works, nil)
-	}
 	p, err := c.stage(ctx, size)
 	if err != nil {
 		return err
 	}
+	m := message{ask: true, summed: !c.mover.cfg.Unsummed}
 	m.sum = gatherSum(p.mem, body, m.summed)
-	region := c.mover.out.regions[c.rail]
-	return c.sendAsked(ctx, header, size, m, cut(nil, region.Addr+uint64(p.offset), region.LKey, size), &p)
+	return c.sendAsked(ctx, header, size, m, p)
 }
 
-// sumParts sums a body where it is.
-func sumParts(body [][]byte, summed bool) uint64 {
-	if !summed {
-		return 0
-	}
-	var s summer
-	for _, b := range body {
-		s.write(b)
-	}
-	return s.value()
-}
-
-// inPlace returns the writes of a body that lies in registered memory.
-func (c *outgoing) inPlace(body [][]byte) (works []Work, ok bool) {
-	for _, b := range body {
-		if len(b) == 0 {
-			continue
-		}
-		addr, region, ok := c.mover.cfg.Memory.find(b, c.rail)
-		if !ok || len(works) > maxParts {
-			return nil, false
-		}
-		works = cut(works, addr, region.LKey, len(b))
-	}
-	return works, true
-}
-
-// cut appends the writes of n bytes.
-func cut(works []Work, addr uint64, key uint32, n int) []Work {
-	for n > 0 {
-		k := min(n, writeBytes)
-		works = append(works, Work{Local: addr, LKey: key, Bytes: uint32(k)})
-		addr, n = addr+uint64(k), n-k
+// cut returns the writes of n bytes to a place.
+func cut(local uint64, key uint32, to flow.Place, n int) (works []Work) {
+	for at := 0; at < n; at += writeBytes {
+		k := min(n-at, writeBytes)
+		works = append(works, Work{Local: local + uint64(at), LKey: key, Bytes: uint32(k), Addr: to.Addr + uint64(at), RKey: to.RKey})
 	}
 	return works
 }
@@ -185,20 +151,16 @@ func (c *outgoing) postLocked(end func(), works ...Work) error {
 	return nil
 }
 
-// sendAsked asks for a place, and writes the body there. staged, if not nil, is the place
-// of the body, which is given back.
-func (c *outgoing) sendAsked(ctx context.Context, header []byte, size int, m message, works []Work, staged *place) error {
+// sendAsked asks for a place, and writes the body there. It gives staged, where the body
+// is, back.
+func (c *outgoing) sendAsked(ctx context.Context, header []byte, size int, m message, staged place) error {
 	n := messageLen(len(header), size, true)
 	offset, err := c.reserve(ctx, n, true)
 	if err != nil {
-		if staged != nil {
-			c.mover.outgo.put(*staged)
-		}
+		c.mover.outgo.put(staged)
 		return err
 	}
-	if staged != nil {
-		c.places[staged.offset] = *staged // takeDown gives it back, if nobody did before
-	}
+	c.places[staged.offset] = staged // takeDown gives it back, if nobody did before
 	m.number = c.flow.Ask()
 	wait := asking{make(chan answer, 1), uint32(size)}
 	c.owesLocked()
@@ -211,7 +173,7 @@ func (c *outgoing) sendAsked(ctx context.Context, header []byte, size int, m mes
 	}
 	select {
 	case a := <-wait.ch:
-		return c.write(m.number, a, works, staged)
+		return c.write(m.number, a, size, staged)
 	case <-ctx.Done():
 		err = c.givenUp(ctx)
 	case <-c.ending:
@@ -219,17 +181,17 @@ func (c *outgoing) sendAsked(ctx context.Context, header []byte, size int, m mes
 	case <-c.broken:
 		return c.explain()
 	}
-	return c.withdraw(m.number, wait, works, staged, err)
+	return c.withdraw(m.number, wait, staged, err)
 }
 
 // withdraw takes an ask back, unless it was answered just now.
-func (c *outgoing) withdraw(number uint32, wait asking, works []Work, staged *place, err error) error {
+func (c *outgoing) withdraw(number uint32, wait asking, staged place, err error) error {
 	c.mu.Lock()
 	if !c.flow.Withdraw(number) {
 		c.mu.Unlock()
 		select {
 		case a := <-wait.ch:
-			return c.write(number, a, works, staged)
+			return c.write(number, a, int(wait.size), staged)
 		case <-c.broken:
 			return c.explain()
 		}
@@ -245,10 +207,7 @@ func (c *outgoing) withdraw(number uint32, wait asking, works []Work, staged *pl
 }
 
 // releaseLocked gives staging memory back that no write uses.
-func (c *outgoing) releaseLocked(staged *place) {
-	if staged == nil {
-		return
-	}
+func (c *outgoing) releaseLocked(staged place) {
 	if p, ok := c.places[staged.offset]; ok {
 		delete(c.places, p.offset)
 		c.mover.outgo.put(p)
@@ -256,7 +215,7 @@ func (c *outgoing) releaseLocked(staged *place) {
 }
 
 // write writes a body to its place, or drops it when it was refused.
-func (c *outgoing) write(number uint32, a answer, works []Work, staged *place) error {
+func (c *outgoing) write(number uint32, a answer, size int, staged place) error {
 	c.mu.Lock()
 	if !a.granted {
 		c.releaseLocked(staged)
@@ -267,29 +226,14 @@ func (c *outgoing) write(number uint32, a answer, works []Work, staged *place) e
 		c.mu.Unlock()
 		return c.explain()
 	}
-	at := a.place.Addr
-	for i := range works {
-		works[i].Addr, works[i].RKey = at, a.place.RKey
-		at += uint64(works[i].Bytes)
-	}
+	region := c.mover.out.regions[c.rail]
+	works := cut(region.Addr+uint64(staged.offset), region.LKey, a.place, size)
 	works[len(works)-1].Imm = c.flow.Wrote(number)
-	written := make(chan struct{})
-	err := c.postLocked(func() {
-		c.releaseLocked(staged)
-		close(written)
-	}, works...)
+	err := c.postLocked(func() { c.releaseLocked(staged) }, works...)
 	c.stirLocked()
 	c.mu.Unlock()
 	if ended := c.refusal(); ended != nil {
 		c.queue.Wake() // this may have been what bye waits for
 	}
-	if err != nil || staged != nil {
-		return err
-	}
-	select { // the body is the caller's
-	case <-written:
-		return nil
-	case <-c.gone:
-		return c.explain()
-	}
+	return err
 }

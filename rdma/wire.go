@@ -123,29 +123,6 @@ func sumOf(seed uint64, b []byte) uint64 {
 	return xxh3.HashSeed(b, seed)
 }
 
-// summer sums a body that comes in parts.
-type summer struct {
-	seed uint64
-	held []byte // of the segment under way
-}
-
-func (s *summer) write(p []byte) {
-	for len(p) > 0 {
-		if len(s.held) == 0 && len(p) >= sumBytes {
-			s.seed = xxh3.HashSeed(p[:sumBytes], s.seed)
-			p = p[sumBytes:]
-			continue
-		}
-		n := min(len(p), sumBytes-len(s.held))
-		s.held = append(s.held, p[:n]...)
-		if p = p[n:]; len(s.held) == sumBytes {
-			s.seed, s.held = xxh3.HashSeed(s.held, s.seed), s.held[:0]
-		}
-	}
-}
-
-func (s *summer) value() uint64 { return sumOf(s.seed, s.held) }
-
 // copySum copies b to dst, of the same length, and returns its sum, if it is wanted.
 // Each part is summed while it is in the cache.
 func copySum(dst, b []byte, summed bool) uint64 {

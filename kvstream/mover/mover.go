@@ -22,13 +22,9 @@
 // The contract is shaped so that one-sided writes fit. There the sender asks for a
 // place first (header and length travel as a small message), so Buffer is called
 // before any byte of the body exists at the receiver and may be called for several
-// pieces of a lane at once; Received still comes in lane order. Buffer then has to
-// return memory inside a registered slab, which the mover is given when it is made;
-// it stages bodies for which it gets other memory. The write with immediate
-// that ends a body is what calls Received. Aborted must come only after the queue
-// pair has reached its error state, since before that the peer's card may still
-// write into the buffer. Send returns at the completion of the local write, or
-// after the copy when the body lies outside registered memory.
+// pieces of a lane at once; Received still comes in lane order. Bodies pass through
+// registered memory of the mover at both ends, so that no card ever knows a buffer of
+// the mover's users, and Send returns after the copy.
 package mover
 
 import (

@@ -30,6 +30,13 @@ func newFabric() *fabric {
 	return &fabric{queues: map[uint32]*fakeQueue{}, keys: map[uint32][]byte{}}
 }
 
+// limit says how many bytes may be registered at once from now on.
+func (f *fabric) limit(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lock = n
+}
+
 func (f *fabric) number() uint32 {
 	f.last += 7
 	return f.last

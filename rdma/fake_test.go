@@ -50,7 +50,7 @@ type fakeDevice struct {
 	spoil func(q *fakeQueue, w *Work) error
 	// register and release, if set, are called before memory is given to the card, and back.
 	register, release func(mem []byte)
-	down              atomic.Bool
+	down, dead        atomic.Bool
 
 	mu     sync.Mutex
 	queues map[*fakeQueue]bool
@@ -125,6 +125,9 @@ func address() verbs.GID {
 }
 
 func (d *fakeDevice) Rail() (rail.Rail, error) {
+	if d.dead.Load() {
+		return rail.Rail{}, errors.New("input/output error")
+	}
 	r := rail.Rail{Device: "fake0", Port: 1, Link: verbs.LinkEthernet, MTU: 3}
 	if !d.down.Load() {
 		r.Addresses = []verbs.GID{address()}

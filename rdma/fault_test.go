@@ -13,6 +13,7 @@ import (
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/kvstream/prefer"
 	"github.com/kevlard/kevlard/kvstream/tcp"
+	"github.com/kevlard/kevlard/rdma/rail"
 )
 
 // TestTooLittleMemory: what cannot be locked is an error that says so, when the mover is
@@ -266,4 +267,50 @@ func dialled(m *Mover) (out []Queue) {
 		s.mu.Unlock()
 	}
 	return out
+}
+
+// named is a card of which a node has several.
+type named struct {
+	*fakeDevice
+	name string
+}
+
+func (n named) Name() string { return n.name }
+
+func (n named) Rail() (rail.Rail, error) {
+	r, err := n.fakeDevice.Rail()
+	r.Device = n.name
+	return r, err
+}
+
+// TestDeadCard: a card that cannot be asked any more leaves the other rail working; when
+// none can be asked, the error says so.
+func TestDeadCard(t *testing.T) {
+	net := newTestNet(t)
+	cards := map[kevlard.NodeID][]named{}
+	net.tune = func(c *Config) {
+		c.Devices = nil
+		for _, name := range []string{"fake0", "fake1"} {
+			d := named{net.fabric.device(string(c.Self) + name), name}
+			cards[c.Self] = append(cards[c.Self], d)
+			c.Devices = append(c.Devices, d)
+		}
+	}
+	a := net.start("a", &counter{})
+	b := net.start("b", &counter{})
+	cards["b"][0].dead.Store(true)
+	open(t, a, "b")
+	b.mu.Lock()
+	for _, g := range b.guests {
+		if g.rail != 1 {
+			t.Errorf("a connection uses rail %d", g.rail)
+		}
+	}
+	b.mu.Unlock()
+	cards["a"][0].dead.Store(true)
+	cards["a"][1].dead.Store(true)
+	a.Forget("b")
+	if err := a.Probe(t.Context(), "b"); err == nil || !strings.Contains(err.Error(), "input/output error") {
+		t.Errorf("no card: %v", err)
+	}
 }

@@ -97,15 +97,21 @@ func decodeRails(b []byte) ([]rail.Rail, error) {
 	return out, nil
 }
 
-// own returns this node's rails as they are now.
+// own returns this node's rails as they are now. A card that cannot be asked any more has
+// no addresses, and takes no other with it.
 func (m *Mover) own() ([]rail.Rail, error) {
 	var out []rail.Rail
+	var bad []error
 	for _, d := range m.cfg.Devices {
 		r, err := d.Rail()
 		if err != nil {
-			return nil, err
+			bad = append(bad, err)
+			r = rail.Rail{Device: d.Name(), Link: verbs.LinkEthernet}
 		}
 		out = append(out, r)
+	}
+	if len(bad) == len(out) {
+		return nil, errors.Join(bad...)
 	}
 	return out, nil
 }

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/kevlard/kevlard/kvstream/mover"
@@ -30,6 +31,40 @@ func TestUnencryptedIsAsked(t *testing.T) {
 		}, nil)
 		if err != nil || tried != c.tried {
 			t.Errorf("transport %q, plain %v: RDMA tried: %v, %v", c.transport, c.plain, tried, err)
+		}
+	}
+}
+
+// TestFallsBackOnce wants TCP where RDMA cannot be used, such as for want of locked memory,
+// and one line that says why; with RDMA alone KV is copied by nothing, and the node says so.
+func TestFallsBackOnce(t *testing.T) {
+	lack := errors.New("mlx5_0 port 1: memory cannot be registered for RDMA: this process may lock 65536 bytes: set LimitMEMLOCK=infinity in its unit")
+	for _, c := range []struct{ transport, line string }{
+		{TransportAuto, "KV goes over TCP: RDMA cannot be used"},
+		{TransportRDMA, "no KV is copied"},
+	} {
+		var log strings.Builder
+		d := &Daemon{cfg: Config{BulkTransport: c.transport, BulkPlain: true}, copies: copies{sender: &sender{}}, log: slog.New(slog.NewTextHandler(&log, nil))}
+		tcp := &struct{ mover.Mover }{}
+		err := d.bindMover(Deps{
+			Mover: func(mover.Handler) (mover.Mover, string, error) { return tcp, "", nil },
+			RDMA:  func(RDMAUse) (RDMA, error) { return nil, lack },
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), c.line) || !strings.Contains(log.String(), "LimitMEMLOCK=infinity") {
+			t.Errorf("%s: %d lines in the log:\n%s", c.transport, lines, log.String())
+		}
+		insist := c.transport == TransportRDMA
+		if got := d.copies.sender.mover; insist != (got == nil) || !insist && got != mover.Mover(tcp) {
+			t.Errorf("%s: KV is sent by %v", c.transport, got)
+		}
+		if got := d.unfit(); insist != strings.Contains(got, "LimitMEMLOCK") || !insist && got != "" {
+			t.Errorf("%s: not ready because of %q", c.transport, got)
+		}
+		if _, err := d.answerRDMA(t.Context(), "b", nil); !errors.Is(err, lack) {
+			t.Errorf("%s: peers are told %v", c.transport, err)
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/crypto"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/kvstream/tcp"
 	"github.com/kevlard/kevlard/mesh"
@@ -30,8 +31,8 @@ func (d *Daemon) newTCP(key crypto.PrivKey) func(mover.Handler) (mover.Mover, st
 		m, err := tcp.New(tcp.Config{
 			Self: d.cfg.Name, Listen: d.cfg.BulkListen, Plain: d.cfg.BulkPlain,
 			Unsummed: d.cfg.BulkPlain, // rows carry sums of their own, which the keeper checks
-			Key:      key, Bandwidth: d.cfg.BulkBandwidth,
-			Resolve: d.bulkPeer, Admitted: d.mesh.Admitted, Secret: d.bulkSecret, Handler: h, Log: d.log,
+			Key:      key, Pacer: d.transports.pacer, Options: conns.Options{Log: d.log},
+			Resolve: d.bulkPeer, Admitted: d.mesh.Admitted, Secret: d.bulkSecret, Handler: h,
 		})
 		if err != nil {
 			return nil, "", err

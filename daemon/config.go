@@ -16,6 +16,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/kvstream/pace"
 	"github.com/kevlard/kevlard/membership"
 	"github.com/kevlard/kevlard/mesh"
 	"github.com/kevlard/kevlard/node"
@@ -236,8 +237,11 @@ func (c Config) Validate() error {
 	if !slices.Contains([]string{"", TransportAuto, TransportTCP, TransportRDMA}, c.BulkTransport) {
 		bad("bulk transport %q: want %s, %s or %s", c.BulkTransport, TransportAuto, TransportTCP, TransportRDMA)
 	}
-	if c.KV.Bytes < 0 || c.BulkBandwidth < 0 {
-		bad("kv bytes %d and bandwidth %d: want 0 (the default) or more", c.KV.Bytes, c.BulkBandwidth)
+	if c.KV.Bytes < 0 {
+		bad("kv bytes %d: want 0 (the default) or more", c.KV.Bytes)
+	}
+	if _, err := pace.New(c.BulkBandwidth); err != nil {
+		bad("bulk %v", err)
 	}
 	seen := map[kevlard.StageKey]bool{}
 	for _, a := range c.Assigned {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/kvstream/pace"
 	"github.com/kevlard/kevlard/kvstream/prefer"
 	"github.com/kevlard/kevlard/node"
 )
@@ -53,6 +54,7 @@ type transports struct {
 	rdma   RDMA          // nil: none
 	prefer *prefer.Mover // of both; nil without rdma
 	gate   mover.Handler // of all
+	pacer  *pace.Pacer   // of all: Config.BulkBandwidth
 	lack   error         // why there is no RDMA, though it was not turned off
 	forget func(kevlard.NodeID)
 }
@@ -73,6 +75,10 @@ func (h rdmaHandler) Lost(to kevlard.NodeID, err error) {
 func (d *Daemon) bindMover(deps Deps, h mover.Handler) error {
 	t := &d.transports
 	t.tcp, t.gate = d.cfg.transport(), prefer.NewGate(h)
+	var err error
+	if t.pacer, err = pace.New(d.cfg.BulkBandwidth); err != nil {
+		return fmt.Errorf("bulk transport: %w", err)
+	}
 	tcp, at, err := deps.Mover(t.gate)
 	if err != nil {
 		return fmt.Errorf("bulk transport: %w", err)

@@ -35,16 +35,16 @@ func (g *guest) arrived(d Done) error {
 // corrupt counts err if it says that bytes were damaged.
 func (g *guest) corrupt(err error) error {
 	if errors.Is(err, errCorrupt) {
-		g.mover.counts.corrupt.Add(1)
+		g.mover.counts.Corrupt.Add(1)
 	}
 	return err
 }
 
 // buffer asks the handler for memory.
 func (g *guest) buffer(m message) []byte {
-	b := g.mover.cfg.Handler.Buffer(g.key.node, m.header, m.bytes)
+	b := g.mover.cfg.Handler.Buffer(g.node, m.header, m.bytes)
 	if b == nil {
-		g.mover.counts.refused.Add(1)
+		g.mover.counts.Refused.Add(1)
 	} else if len(b) != m.bytes {
 		panic(fmt.Sprintf("rdma: Handler.Buffer returned %d bytes for a body of %d", len(b), m.bytes))
 	}
@@ -56,7 +56,7 @@ func (g *guest) answer(m message) error {
 	buf := g.buffer(m)
 	if buf == nil {
 		g.flow.Refused(m.number)
-		return g.out.post(nil, g.word(flow.Say(flow.Refuse, m.number)))
+		return g.say(flow.Say(flow.Refuse, m.number), nil)
 	}
 	b := &arriving{number: m.number, message: m, buffer: buf}
 	g.bodies[m.number] = b
@@ -107,7 +107,7 @@ func (g *guest) grant(b *arriving, addr uint64, key uint32) error {
 	}
 	at := flow.RingBytes + flow.Slot(b.number)
 	flow.PutPlace(g.mem.mem[at:at+flow.GrantBytes], b.number, flow.Place{Addr: addr, RKey: key, Size: uint32(b.message.bytes)})
-	own, peer := g.mem.regions[0], g.setup.Endpoint
+	own, peer := g.mem.regions[0], g.peer
 	return g.out.post(nil, Work{
 		Local: own.Addr + uint64(at), LKey: own.LKey, Bytes: flow.GrantBytes,
 		Addr: peer.Addr + uint64(flow.Slot(b.number)), RKey: peer.RKey, Imm: flow.Say(flow.Grant, b.number),
@@ -135,8 +135,8 @@ func (g *guest) abandon(b *arriving) {
 		g.mover.inco.put(*b.staged)
 		b.staged = nil
 	}
-	g.mover.counts.aborted.Add(1)
-	g.mover.cfg.Handler.Aborted(g.key.node, b.message.header, b.buffer)
+	g.mover.counts.Aborted.Add(1)
+	g.mover.cfg.Handler.Aborted(g.node, b.message.header, b.buffer)
 }
 
 // deliver hands on what is complete, in order.
@@ -154,7 +154,7 @@ func (g *guest) deliver() error {
 		}
 		delete(g.heads, offset)
 		if credit, ok := g.flow.Done(); ok {
-			if err := g.out.post(nil, g.word(credit)); err != nil {
+			if err := g.say(credit, nil); err != nil {
 				return err
 			}
 		}
@@ -174,13 +174,13 @@ func (g *guest) hand(m message) error {
 			return nil
 		}
 		if sum := copySum(body, m.body, m.summed); m.summed && sum != m.sum {
-			g.mover.counts.aborted.Add(1)
-			g.mover.cfg.Handler.Aborted(g.key.node, m.header, body)
+			g.mover.counts.Aborted.Add(1)
+			g.mover.cfg.Handler.Aborted(g.node, m.header, body)
 			return g.corrupt(fmt.Errorf("%w: checksum %016x of the body, want %016x", errCorrupt, sum, m.sum))
 		}
 	}
-	g.mover.counts.received.Add(1)
-	g.mover.counts.receivedBytes.Add(uint64(len(m.header) + len(body)))
-	g.mover.cfg.Handler.Received(g.key.node, m.header, body)
+	g.mover.counts.Received.Add(1)
+	g.mover.counts.ReceivedBytes.Add(uint64(len(m.header) + len(body)))
+	g.mover.cfg.Handler.Received(g.node, m.header, body)
 	return nil
 }

@@ -5,10 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/rdma/flow"
 	"github.com/kevlard/kevlard/rdma/rail"
@@ -32,35 +31,24 @@ type Config struct {
 	// Unsummed leaves out the checksum of each body, for users whose headers carry one that
 	// they check: it costs a pass over every byte at both ends. Both ends must say the same.
 	Unsummed bool
-	// Log gets connections that come and go, at level debug. nil: nowhere.
-	Log *slog.Logger
-
-	// Conns is the number of connections to a peer, 1 to 16; 0 means 2, or one for each
-	// rail if that is more. Connection i uses the i-th matched rail, modulo their number.
-	Conns int
+	// Options of all movers. Conns is 2 by default, or one for each rail if that is more.
+	// Connection i uses the i-th matched rail, modulo their number. Stall counts while an
+	// answer, a body or room in the ring is owed.
+	conns.Options
 	// Staging is the bytes of locked memory for bodies that are sent, and as many for those
 	// that arrive; a multiple of 16 MiB; 0 means 32 MiB.
 	Staging int
-	// Stall is how long an answer, a body or room in the ring may be owed; 0 means 5 s.
-	Stall time.Duration
-	// Idle is how long an unused connection is kept; 0 means 5 min.
-	Idle time.Duration
 }
 
 func (c Config) withDefaults() Config {
-	c.Conns = cmp.Or(c.Conns, max(defaultConns, len(c.Devices)))
+	c.Options = c.Options.WithDefaults(max(defaultConns, len(c.Devices)))
 	c.Staging = cmp.Or(c.Staging, defaultStaging)
-	c.Stall = cmp.Or(c.Stall, defaultStall)
-	c.Idle = cmp.Or(c.Idle, defaultIdle)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
 	return c
 }
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
+	errs := c.Options.Validate()
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if c.Self == "" || c.Exchange == nil || c.Known == nil || c.Handler == nil {
 		bad("Self, Exchange, Known and Handler are required")
@@ -68,17 +56,8 @@ func (c Config) Validate() error {
 	if n := len(c.Devices); n < 1 || n > flow.MaxRails {
 		bad("%d devices: want 1 to %d", n, flow.MaxRails)
 	}
-	if c.Conns < 0 || c.Conns > flow.MaxSlots {
-		bad("Conns is %d: want 1 to %d", c.Conns, flow.MaxSlots)
-	}
 	if c.Staging < 0 || c.Staging%maxPlace != 0 {
 		bad("Staging is %d bytes: want a multiple of %d", c.Staging, maxPlace)
-	}
-	if c.Stall != 0 && c.Stall < minStall {
-		bad("Stall is %v: want at least %v", c.Stall, minStall)
-	}
-	if c.Idle < 0 {
-		bad("Idle is %v: want a positive time", c.Idle)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("bulk transport over RDMA: %w", err)

@@ -6,19 +6,21 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/rdma/flow"
 )
 
 // dial makes a queue pair, and has the peer make one that belongs to it. What it returns
 // is connected, but has not been heard of over the fabric.
-func (m *Mover) dial(s *slot) (_ *outgoing, err error) {
-	if !m.cfg.Known(s.to) {
+func (m *Mover) dial(to kevlard.NodeID, slot int) (_ *outgoing, err error) {
+	if !m.cfg.Known(to) {
 		return nil, fmt.Errorf("%w: the mesh does not reach it", mover.ErrUnknownPeer)
 	}
-	ctx, cancel := context.WithTimeoutCause(m.life, handshakeTimeout, fmt.Errorf("the peer has not answered within %v", handshakeTimeout))
+	ctx, cancel := context.WithTimeoutCause(m.conns.Life(), conns.HandshakeTimeout, fmt.Errorf("the peer has not answered within %v", conns.HandshakeTimeout))
 	defer cancel()
-	way, err := m.match(ctx, s.to, s.index)
+	way, err := m.match(ctx, to, slot)
 	if err != nil {
 		return nil, err
 	}
@@ -31,7 +33,7 @@ func (m *Mover) dial(s *slot) (_ *outgoing, err error) {
 	if err != nil {
 		return nil, errors.Join(err, mem.close())
 	}
-	c := newOutgoing(m, s, device, way.rail, q, mem)
+	c := newOutgoing(newEnd(m, to, way.rail, q, sendDepth, mem, flow.Endpoint{}), slot)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.discard())
@@ -42,24 +44,24 @@ func (m *Mover) dial(s *slot) (_ *outgoing, err error) {
 	}
 	own := flow.Setup{
 		Summed: !m.cfg.Unsummed, Rail: uint8(way.theirs), To: way.Destination.Addr.As16(), ToType: uint8(way.Destination.Type),
-		Slot: uint8(s.index), Number: m.attempts.Add(1), Incarnation: m.incarnation, Endpoint: q.Local(),
+		Slot: uint8(slot), Number: m.attempts.Add(1), Incarnation: m.incarnation, Endpoint: q.Local(),
 	}
 	own.Endpoint.Addr = mem.regions[0].Addr + flow.RingBytes
 	own.Endpoint.RKey, own.Endpoint.Size = mem.regions[0].RKey, flow.Window*flow.GrantBytes
-	answer, err := m.cfg.Exchange(ctx, s.to, own.Encode())
+	answer, err := m.cfg.Exchange(ctx, to, own.Encode())
 	if err != nil {
-		return nil, fmt.Errorf("set up RDMA with %s: %w", s.to, asked(ctx, err))
+		return nil, fmt.Errorf("set up RDMA with %s: %w", to, asked(ctx, err))
 	}
 	peer, err := flow.DecodeSetup(answer, true)
 	if err != nil {
-		return nil, fmt.Errorf("set up RDMA with %s: %w", s.to, err)
+		return nil, fmt.Errorf("set up RDMA with %s: %w", to, err)
 	}
 	if peer.Rail != own.Rail || peer.Slot != own.Slot || peer.Number != own.Number || peer.Summed != own.Summed {
-		return nil, fmt.Errorf("set up RDMA with %s: it answers for rail %d, slot %d, connection %d, sums %t; asked for %d, %d, %d, %t", s.to, peer.Rail, peer.Slot, peer.Number, peer.Summed, own.Rail, own.Slot, own.Number, own.Summed)
+		return nil, fmt.Errorf("set up RDMA with %s: it answers for rail %d, slot %d, connection %d, sums %t; asked for %d, %d, %d, %t", to, peer.Rail, peer.Slot, peer.Number, peer.Summed, own.Rail, own.Slot, own.Number, own.Summed)
 	}
 	c.peer = peer.Endpoint
 	if err := q.Connect(peer.Endpoint); err != nil {
-		return nil, fmt.Errorf("connect RDMA with %s over %s: %w", s.to, device.Name(), err)
+		return nil, fmt.Errorf("connect RDMA with %s over %s: %w", to, device.Name(), err)
 	}
 	return c, nil
 }
@@ -72,21 +74,25 @@ func asked(ctx context.Context, err error) error {
 	return err
 }
 
-// greeted says hello over the fabric and waits for the peer's.
-func (c *outgoing) greeted(ctx context.Context) error {
-	if err := c.say(flow.Say(flow.Hello, 0)); err != nil {
+// Ready implements conns.Conn: it says hello over the fabric and waits for the peer's.
+func (c *outgoing) Ready() error {
+	c.mu.Lock()
+	err := c.say(flow.Say(flow.Hello, 0), nil)
+	c.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	timer := time.NewTimer(handshakeTimeout)
+	timer := time.NewTimer(conns.HandshakeTimeout)
 	defer timer.Stop()
+	life := c.mover.conns.Life()
 	select {
 	case <-c.ready:
 		return nil
 	case <-c.broken:
 		return c.cause()
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	case <-life.Done():
+		return context.Cause(life)
 	case <-timer.C:
-		return fmt.Errorf("no word from %s over %s within %v: the fabric does not carry bytes both ways", c.slot.to, c.device.Name(), handshakeTimeout)
+		return fmt.Errorf("no word from %s over %s within %v: the fabric does not carry bytes both ways", c.node, c.mover.cfg.Devices[c.rail].Name(), conns.HandshakeTimeout)
 	}
 }

@@ -136,7 +136,7 @@ func TestThereAndBack(t *testing.T) {
 	errCard := errors.New("status 10: the peer does not let us write there")
 	for name, c := range map[string]struct {
 		// fault begins it, and cure ends it.
-		fault, cure func(net *testNet, a *Mover)
+		fault, cure func(t *testing.T, net *testNet, a *Mover)
 		spoil       func(w *Work) error // of what a's card does, while it is faulty
 		want        string              // in the reason
 	}{
@@ -159,8 +159,8 @@ func TestThereAndBack(t *testing.T) {
 			want: "does not open",
 		},
 		"the sender's queue pairs fail": {
-			fault: func(_ *testNet, a *Mover) {
-				for _, q := range dialled(a) {
+			fault: func(t *testing.T, _ *testNet, a *Mover) {
+				for _, q := range dialled(t, a) {
 					_ = q.Fail() // it may have ended
 				}
 			},
@@ -168,19 +168,19 @@ func TestThereAndBack(t *testing.T) {
 			want:  "flushed",
 		},
 		"the receiver's queue pairs fail": {
-			fault: func(net *testNet, _ *Mover) { net.cut("b") },
+			fault: func(_ *testing.T, net *testNet, _ *Mover) { net.cut("b") },
 			spoil: func(*Work) error { return errNoAnswer },
 			want:  errNoAnswer.Error(),
 		},
 		"the port goes down": {
-			fault: func(net *testNet, _ *Mover) { net.devices["a"].(*fakeDevice).down.Store(true) },
-			cure:  func(net *testNet, _ *Mover) { net.devices["a"].(*fakeDevice).down.Store(false) },
+			fault: func(_ *testing.T, net *testNet, _ *Mover) { net.devices["a"].(*fakeDevice).down.Store(true) },
+			cure:  func(_ *testing.T, net *testNet, _ *Mover) { net.devices["a"].(*fakeDevice).down.Store(false) },
 			spoil: func(*Work) error { return errNoAnswer },
 			want:  errNoAnswer.Error(),
 		},
 		"no more memory may be locked": {
-			fault: func(net *testNet, _ *Mover) { net.fabric.limit(1000); net.cut("b") },
-			cure:  func(net *testNet, _ *Mover) { net.fabric.limit(0) },
+			fault: func(_ *testing.T, net *testNet, _ *Mover) { net.fabric.limit(1000); net.cut("b") },
+			cure:  func(_ *testing.T, net *testNet, _ *Mover) { net.fabric.limit(0) },
 			spoil: func(*Work) error { return nil },
 			want:  errNoAnswer.Error(),
 		},
@@ -238,12 +238,12 @@ func TestThereAndBack(t *testing.T) {
 			change("rdma", "")
 			faulty.Store(true)
 			if c.fault != nil {
-				c.fault(net, a.rdma)
+				c.fault(t, net, a.rdma)
 			}
 			change("tcp", c.want)
 			over := a.rdma.Stats().Sent
 			if c.cure != nil {
-				c.cure(net, a.rdma)
+				c.cure(t, net, a.rdma)
 			}
 			faulty.Store(false)
 			change("rdma", "")
@@ -255,16 +255,13 @@ func TestThereAndBack(t *testing.T) {
 }
 
 // dialled returns the queue pairs of a node's own connections.
-func dialled(m *Mover) (out []Queue) {
-	m.mu.Lock()
-	slots := m.peers["b"]
-	m.mu.Unlock()
-	for _, s := range slots {
-		s.mu.Lock()
-		if s.current != nil {
-			out = append(out, s.current.queue)
+func dialled(t *testing.T, m *Mover) (out []Queue) {
+	for lane := range mover.Lane(m.cfg.Conns) {
+		c, err := m.conns.Get(t.Context(), "b", lane)
+		if err != nil {
+			t.Fatal(err)
 		}
-		s.mu.Unlock()
+		out = append(out, c.queue)
 	}
 	return out
 }
@@ -297,16 +294,11 @@ func TestDeadCard(t *testing.T) {
 		}
 	}
 	a := net.start("a", &counter{})
-	b := net.start("b", &counter{})
+	net.start("b", &counter{})
 	cards["b"][0].dead.Store(true)
-	open(t, a, "b")
-	b.mu.Lock()
-	for _, g := range b.guests {
-		if g.rail != 1 {
-			t.Errorf("a connection uses rail %d", g.rail)
-		}
+	if c := open(t, a, "b"); c.rail != 1 {
+		t.Errorf("a connection uses rail %d", c.rail)
 	}
-	b.mu.Unlock()
 	cards["a"][0].dead.Store(true)
 	cards["a"][1].dead.Store(true)
 	a.Forget("b")

@@ -8,31 +8,20 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/rdma/flow"
 )
 
-// guest is one accepted connection. All but fail, leave and place runs in its own
+// guest is one accepted connection. All but Fail, bye and placed runs in its own
 // goroutine.
 type guest struct {
-	mover *Mover
-	key   guestKey
-	rail  int
-	setup flow.Setup // the peer's
-	queue Queue
-	mem   *block // the receiver's half of the ring, and behind it grants to be written
-
-	broken   chan struct{} // closed by fail
-	failOnce sync.Once
-	why      error
-	leaving  chan struct{} // closed by leave
-	gone     chan struct{} // closed when it is no longer registered
+	*end
+	conns.Guest
+	leaving chan struct{} // closed by bye
 
 	flow   flow.Taking
-	out    poster
 	bodies map[uint32]*arriving // of asks whose pieces were not handed on
 	heads  map[int]message      // of messages in the ring, by offset
-	heard  time.Time
-	grace  bool
 
 	mu     sync.Mutex
 	places []placed // that staging gave, and run has not seen
@@ -57,39 +46,17 @@ type placed struct {
 	place
 }
 
-func newGuest(m *Mover, key guestKey, rail int, q Queue, mem *block, setup flow.Setup) *guest {
-	return &guest{
-		mover: m, key: key, rail: rail, setup: setup, queue: q, mem: mem, out: newPoster(q, guestDepth),
-		broken: make(chan struct{}), leaving: make(chan struct{}), gone: make(chan struct{}),
-		bodies: map[uint32]*arriving{}, heads: map[int]message{}, heard: time.Now(),
-	}
+func newGuest(e *end, setup flow.Setup) *guest {
+	g := &guest{end: e, leaving: make(chan struct{}), bodies: map[uint32]*arriving{}, heads: map[int]message{}}
+	g.Guest = conns.Guest{Node: e.node, Slot: setup.Slot, Number: setup.Number, Incarnation: setup.Incarnation, End: g.Fail, Bye: g.bye}
+	return g
 }
 
-// fail breaks the connection. run does the rest.
-func (g *guest) fail(err error) {
-	g.failOnce.Do(func() {
-		g.why = err
-		close(g.broken)
-		// If it cannot be told so, it is destroyed all the same.
-		_ = g.queue.Fail()
-		g.queue.Wake()
-	})
-}
-
-// leave has the peer told that the connection ends; called once.
-func (g *guest) leave(err error) {
+// bye has the peer told that the connection ends; called once.
+func (g *guest) bye(err error) {
 	close(g.leaving)
 	g.queue.Wake()
-	time.AfterFunc(goneGrace, func() { g.fail(err) })
-}
-
-func (g *guest) cause() error {
-	select {
-	case <-g.broken:
-		return g.why
-	default:
-		return nil
-	}
+	time.AfterFunc(goneGrace, func() { g.Fail(err) })
 }
 
 // run takes pieces until the connection ends, and takes it down.
@@ -99,7 +66,7 @@ func (g *guest) run() {
 	for g.cause() == nil {
 		n, err := g.queue.Wait(g.deadline(), dones[:])
 		if err == nil {
-			err = g.take(dones[:n])
+			err = g.take(dones[:n], g.told)
 		} else if errors.Is(err, os.ErrDeadlineExceeded) {
 			err = g.overdue(time.Now())
 		}
@@ -111,18 +78,18 @@ func (g *guest) run() {
 		}
 		if err == nil && !parted && g.flow.Part() {
 			parted = true
-			err = g.out.post(func() { g.fail(errParted) }, g.word(flow.Say(flow.Parted, 0)))
+			err = g.say(flow.Say(flow.Parted, 0), func() { g.Fail(errParted) })
 		}
 		select {
 		case <-g.leaving:
 			if !told && err == nil {
 				told = true
-				err = g.out.post(func() { g.fail(errors.New("this node ended the connection")) }, g.word(flow.Say(flow.Gone, 0)))
+				err = g.say(flow.Say(flow.Gone, 0), func() { g.Fail(errors.New("this node ended the connection")) })
 			}
 		default:
 		}
 		if err != nil {
-			g.fail(err)
+			g.Fail(err)
 		}
 	}
 	g.takeDown()
@@ -142,7 +109,7 @@ func (g *guest) patience() time.Duration {
 	wait := keepAlive
 	switch {
 	case !g.flow.Heard():
-		wait = handshakeTimeout
+		wait = conns.HandshakeTimeout
 	case g.flow.Waits():
 		wait = g.mover.cfg.Stall
 	}
@@ -164,7 +131,7 @@ func (g *guest) overdue(now time.Time) error {
 	case !g.grace:
 		g.grace, g.heard = true, now.Add(-g.patience())
 	case !g.flow.Heard():
-		return fmt.Errorf("no word over the fabric within %v", handshakeTimeout)
+		return fmt.Errorf("no word over the fabric within %v", conns.HandshakeTimeout)
 	default:
 		return fmt.Errorf("no body for %v after a place was granted", g.mover.cfg.Stall)
 	}
@@ -172,42 +139,6 @@ func (g *guest) overdue(now time.Time) error {
 		return nil // it may not be connected
 	}
 	return g.out.probe(now, g.word(0))
-}
-
-// word is a write without bytes; see outgoing.word.
-func (g *guest) word(i flow.Imm) Work {
-	return Work{Addr: g.setup.Endpoint.Addr, RKey: g.setup.Endpoint.RKey, Imm: i}
-}
-
-// take handles completions.
-func (g *guest) take(dones []Done) error {
-	received := 0
-	for _, d := range dones {
-		if d.Err != nil {
-			return d.Err
-		}
-		if d.Receive {
-			received++
-		}
-	}
-	if received > 0 {
-		g.heard, g.grace = time.Now(), false
-		if err := g.queue.Receive(received); err != nil {
-			return err
-		}
-	}
-	for _, d := range dones {
-		var err error
-		if d.Receive {
-			err = g.told(d)
-		} else {
-			err = g.out.done(d.ID)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // told does what the peer says.
@@ -221,7 +152,7 @@ func (g *guest) told(d Done) error {
 	}
 	switch h.Kind {
 	case flow.Hello:
-		return g.out.post(nil, g.word(flow.Say(flow.Hello, 0)))
+		return g.say(flow.Say(flow.Hello, 0), nil)
 	case flow.Body:
 		return g.landed(g.bodies[h.Number])
 	case flow.Withdraw:
@@ -230,7 +161,7 @@ func (g *guest) told(d Done) error {
 			delete(g.bodies, h.Number)
 		}
 		if h.Refuse {
-			return g.out.post(nil, g.word(flow.Say(flow.Refuse, h.Number)))
+			return g.say(flow.Say(flow.Refuse, h.Number), nil)
 		}
 	}
 	return nil
@@ -251,11 +182,8 @@ func (g *guest) takeDown() {
 		g.mover.inco.put(p.place)
 	}
 	if err := errors.Join(err, g.mem.close()); err != nil {
-		g.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", g.key.node, "err", err)
+		g.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", g.node, "err", err)
 	}
-	g.mover.cfg.Log.Debug("RDMA connection from a peer ended", "peer", g.key.node, "slot", g.key.slot, "why", g.cause())
-	g.mover.depart(g)
+	g.mover.cfg.Log.Debug("RDMA connection from a peer ended", "peer", g.node, "slot", g.Slot, "why", g.cause())
+	g.mover.conns.Depart(&g.Guest)
 }
-
-// discard takes down what never ran.
-func (g *guest) discard() error { return errors.Join(g.queue.Close(), g.mem.close()) }

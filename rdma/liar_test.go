@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/rdma/flow"
 )
 
@@ -81,7 +82,7 @@ func (l *liar) message(unit int, header string, size int, m message) {
 // all staging memory came back.
 func (l *liar) gone(m *Mover, h *counter) {
 	l.t.Helper()
-	until(l.t, "the connection ends", func() bool { return len(guestsOf(m)) == 0 })
+	until(l.t, "the connection ends", func() bool { return m.conns.Len() == 0 })
 	if h.buffers.Load() != h.received.Load()-h.empty.Load()+h.aborted.Load() {
 		l.t.Errorf("%d buffers, %d received, %d of them empty, %d aborted", h.buffers.Load(), h.received.Load(), h.empty.Load(), h.aborted.Load())
 	}
@@ -129,7 +130,7 @@ func TestLies(t *testing.T) {
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		net, h := newTestNet(t), &counter{}
-		net.tune = func(c *Config) { c.Stall = minStall }
+		net.tune = func(c *Config) { c.Stall = conns.MinStall }
 		b := net.start("b", h)
 		l := newLiar(t, net, b)
 		if r.IntN(4) > 0 {

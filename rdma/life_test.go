@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 )
 
@@ -44,11 +45,7 @@ func open(t *testing.T, m *Mover, to kevlard.NodeID) *outgoing {
 	if err := m.Probe(t.Context(), to); err != nil {
 		t.Fatal(err)
 	}
-	slots, err := m.peer(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := slots[0].get(t.Context())
+	c, err := m.conns.Get(t.Context(), to, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +62,10 @@ func TestRingOutlivesComposing(t *testing.T) {
 	net.device = func(node kevlard.NodeID) Device {
 		d := net.fabric.device("card of " + string(node))
 		d.release = func(mem []byte) {
-			if c := c.Load(); c != nil && &mem[0] == &c.mem.mem[0] && c.open() {
-				early.Store(true)
+			if c := c.Load(); c != nil && &mem[0] == &c.mem.mem[0] {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				early.Store(c.ended == nil)
 			}
 		}
 		return d
@@ -120,7 +119,7 @@ func TestCloseWaitsForAnswers(t *testing.T) {
 				return
 			}
 			go func() { closed <- b.Close() }() // while b is about to answer
-			until(t, "Close has begun", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.closed })
+			until(t, "Close has begun", func() bool { return b.conns.Life().Err() != nil })
 			select {
 			case err := <-closed:
 				closed <- err
@@ -158,11 +157,11 @@ func TestForgetEndsBothWays(t *testing.T) {
 	}
 	until(t, "it arrives", func() bool { return b.received.Load() == 1 })
 	m.Forget("c")
-	if n := len(guestsOf(m)); n == 0 {
+	if m.conns.Len() == 0 {
 		t.Error("another node was forgotten, and a's connection ended")
 	}
 	m.Forget("a")
-	until(t, "the connections from a end", func() bool { return len(guestsOf(m)) == 0 })
+	until(t, "the connections from a end", func() bool { return m.conns.Len() == 0 })
 }
 
 // TestIdleEndsInPeace: nobody is told of a loss, and the next piece finds a new connection.
@@ -176,7 +175,7 @@ func TestIdleEndsInPeace(t *testing.T) {
 		if err := a.Send(t.Context(), "b", 0, nil, make([]byte, 100_000)); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "it arrives, and the connection ends", func() bool { return hb.received.Load() == i+1 && len(guestsOf(b)) == 0 })
+		until(t, "it arrives, and the connection ends", func() bool { return hb.received.Load() == i+1 && b.conns.Len() == 0 })
 	}
 	if s := a.Stats(); s.Broken != 0 || s.Dials < 5 || ha.lost.Load() != 0 {
 		t.Errorf("%+v, %d lost", s, ha.lost.Load())
@@ -190,9 +189,9 @@ func TestEndingIsNotBusy(t *testing.T) {
 	a := net.start("a", &counter{})
 	net.start("b", &counter{})
 	c := open(t, a, "b")
-	c.end(errIdle)
+	c.End(errIdle)
 	now := time.Now()
-	if until := c.deadline(now.Add(-time.Hour), now.Add(closeGrace)); until.Before(now) {
+	if until := c.deadline(now.Add(-time.Hour), now.Add(conns.CloseGrace)); until.Before(now) {
 		t.Errorf("it looks again at once: %v before now", now.Sub(until))
 	}
 }

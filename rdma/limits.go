@@ -8,22 +8,18 @@ import (
 )
 
 // The bounds of the package, beside mover.MaxHeader, mover.MaxBody and those of
-// rdma/flow.
+// kvstream/conns and rdma/flow.
 //
 //	bound             what is bounded                              when it is reached
-//	maxPeers          peers that were sent to                      Send returns ErrBusy; Forget makes room
 //	maxGuests         accepted connections                         refused: "too many connections"
 //	Config.Staging    registered memory for bodies on their way    Send waits; a grant waits, and so its sender
 //	maxWaiters        sends that wait on one connection            Send returns ErrBusy
 //	sendDepth         writes of a connection not yet completed     they wait in order
-//	handshakeTimeout  set-up to the first word over the fabric     closed; the dialler backs off
 //	Config.Stall      an answer, a body or room that is owed       the connection breaks
-//	closeGrace        what Close waits for others                  broken
 //
 // A connection locks flow.RingBytes at each end, and Config.Staging is locked once for
 // each direction.
 const (
-	maxPeers   = 1024
 	maxGuests  = 2048
 	maxWaiters = 1024
 
@@ -52,23 +48,12 @@ const (
 )
 
 const (
-	handshakeTimeout = 5 * time.Second
-	closeGrace       = time.Second
-	goneGrace        = 100 * time.Millisecond
-	defaultStall     = 5 * time.Second
-	defaultIdle      = 5 * time.Minute
-	minStall         = 50 * time.Millisecond
+	goneGrace = 100 * time.Millisecond
 
 	// probeEvery is how often an end that waits for the other looks whether its card still
 	// answers; keepAlive is how often the receiver of a silent connection does.
 	probeEvery = 250 * time.Millisecond
 	keepAlive  = 15 * time.Second
-
-	// backoffMin doubles to backoffMax between failed dials; a connection that lasted
-	// steadyAfter starts again from none.
-	backoffMin  = 100 * time.Millisecond
-	backoffMax  = 2 * time.Second
-	steadyAfter = time.Second
 )
 
 // A message with the largest header fits into the ring twice.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/kvstream/mover/movertest"
 )
@@ -21,6 +22,7 @@ type testNet struct {
 	mu      sync.Mutex
 	movers  map[kevlard.NodeID]*Mover
 	devices map[kevlard.NodeID]Device
+	guests  map[Queue]kevlard.NodeID
 	// device makes a node's; silence makes a queue pair swallow what comes in.
 	device  func(kevlard.NodeID) Device
 	silence func(Queue)
@@ -31,7 +33,7 @@ func newTestNet(t *testing.T) *testNet {
 	f := newFabric()
 	return &testNet{
 		t: t, fabric: f, tune: func(*Config) {},
-		movers: map[kevlard.NodeID]*Mover{}, devices: map[kevlard.NodeID]Device{}, frozen: map[kevlard.NodeID]bool{},
+		movers: map[kevlard.NodeID]*Mover{}, devices: map[kevlard.NodeID]Device{}, frozen: map[kevlard.NodeID]bool{}, guests: map[Queue]kevlard.NodeID{},
 		device:  func(node kevlard.NodeID) Device { return f.device(fmt.Sprintf("card of %s", node)) },
 		silence: func(q Queue) { q.(*fakeQueue).silence() },
 	}
@@ -48,7 +50,7 @@ func (n *testNet) start(node kevlard.NodeID, h mover.Handler) *Mover {
 	n.t.Helper()
 	d := n.device(node)
 	cfg := Config{
-		Self: node, Devices: []Device{d}, Handler: h, Staging: 2 * maxPlace, Stall: 20 * time.Second,
+		Self: node, Devices: []Device{watched{d, n, node}}, Handler: h, Staging: 2 * maxPlace, Options: conns.Options{Stall: 20 * time.Second},
 		Known: func(to kevlard.NodeID) bool { return n.mover(to) != nil },
 		Exchange: func(ctx context.Context, to kevlard.NodeID, request []byte) ([]byte, error) {
 			n.mu.Lock()
@@ -77,19 +79,51 @@ func (n *testNet) start(node kevlard.NodeID, h mover.Handler) *Mover {
 	return m
 }
 
-// guestsOf returns the queue pairs of accepted connections.
-func guestsOf(m *Mover) (out []Queue) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, g := range m.guests {
-		out = append(out, g.queue)
+// watched notes the queue pairs of accepted connections.
+type watched struct {
+	Device
+	net  *testNet
+	node kevlard.NodeID
+}
+
+func (w watched) Queue(send, receive int, source Source) (Queue, error) {
+	q, err := w.Device.Queue(send, receive, source)
+	if err != nil || send != guestDepth {
+		return q, err
+	}
+	w.net.mu.Lock()
+	defer w.net.mu.Unlock()
+	w.net.guests[q] = w.node
+	return watchedQueue{q, w.net}, nil
+}
+
+type watchedQueue struct {
+	Queue
+	net *testNet
+}
+
+func (w watchedQueue) Close() error {
+	w.net.mu.Lock()
+	delete(w.net.guests, w.Queue)
+	w.net.mu.Unlock()
+	return w.Queue.Close()
+}
+
+// guestsOf returns the queue pairs of connections that a node accepted.
+func (n *testNet) guestsOf(node kevlard.NodeID) (out []Queue) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for q, of := range n.guests {
+		if of == node {
+			out = append(out, q)
+		}
 	}
 	return out
 }
 
 // cut breaks the connections to a node as its card would.
 func (n *testNet) cut(node kevlard.NodeID) {
-	for _, q := range guestsOf(n.mover(node)) {
+	for _, q := range n.guestsOf(node) {
 		if err := q.Fail(); err != nil {
 			n.t.Error(err)
 		}
@@ -100,7 +134,7 @@ func (n *testNet) freeze(node kevlard.NodeID) {
 	n.mu.Lock()
 	n.frozen[node] = true
 	n.mu.Unlock()
-	for _, q := range guestsOf(n.mover(node)) {
+	for _, q := range n.guestsOf(node) {
 		n.silence(q)
 	}
 }

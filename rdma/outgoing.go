@@ -9,9 +9,13 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/rdma/flow"
 )
+
+// errIdle ends a connection that nobody needs; a Send that meets it takes the next.
+var errIdle = errors.New("connection is idle")
 
 // outgoing is one dialled connection. Its life:
 //
@@ -20,24 +24,14 @@ import (
 //	  |  error           |  error                  |  error, no parted in time
 //	  +------------------+-------------------------+--> broken (Lost, if it was open)
 type outgoing struct {
-	mover  *Mover
-	slot   *slot
-	device Device
-	rail   int
-	queue  Queue
-	mem    *block // the sender's half of the ring, and behind it slots for grants
-	peer   flow.Endpoint
-	made   time.Time
+	*end
+	slot int
 
-	ready    chan struct{} // closed at the peer's hello
-	broken   chan struct{} // closed by fail
-	failOnce sync.Once
-	why      error         // of fail
-	gone     chan struct{} // closed at the end of run
+	ready chan struct{} // closed at the peer's hello
+	gone  chan struct{} // closed at the end of Run
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards end.out, heard and grace too
 	flow    flow.Sending
-	out     poster
 	asks    map[uint32]asking // of those whose callers wait
 	places  map[int]place     // staging in use, by offset
 	room    chan struct{}     // closed when waiting senders are to look again
@@ -47,8 +41,6 @@ type outgoing struct {
 	ending  chan struct{}
 	byed    bool
 	parted  bool
-	heard   time.Time // when the peer last said something, or began to owe it
-	grace   bool      // it was overdue once since
 }
 
 // answer is what became of an ask.
@@ -57,17 +49,16 @@ type answer struct {
 	place   flow.Place
 }
 
-func newOutgoing(m *Mover, s *slot, d Device, rail int, q Queue, mem *block) *outgoing {
+func newOutgoing(e *end, slot int) *outgoing {
 	return &outgoing{
-		mover: m, slot: s, device: d, rail: rail, queue: q, mem: mem, made: time.Now(), out: newPoster(q, sendDepth),
-		ready: make(chan struct{}), broken: make(chan struct{}), gone: make(chan struct{}), ending: make(chan struct{}),
-		asks: map[uint32]asking{}, places: map[int]place{}, room: make(chan struct{}), heard: time.Now(),
+		end: e, slot: slot, ready: make(chan struct{}), gone: make(chan struct{}), ending: make(chan struct{}),
+		asks: map[uint32]asking{}, places: map[int]place{}, room: make(chan struct{}),
 	}
 }
 
-// open reports whether pieces are accepted. A connection that broke takes none, though its
-// end is not done yet.
-func (c *outgoing) open() bool {
+// Open implements conns.Conn. A connection that broke takes no pieces, though its end is not
+// done yet.
+func (c *outgoing) Open() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.ended == nil && c.cause() == nil
@@ -77,10 +68,10 @@ func (c *outgoing) open() bool {
 func (c *outgoing) reach(ctx context.Context) error {
 	done := make(chan struct{})
 	c.mu.Lock()
-	err := c.out.post(func() { close(done) }, c.word(0))
+	err := c.say(0, func() { close(done) })
 	c.mu.Unlock()
 	if err != nil {
-		return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+		return fmt.Errorf("send to %s: %w: %w", c.node, mover.ErrBroken, err)
 	}
 	select {
 	case <-done:
@@ -88,33 +79,18 @@ func (c *outgoing) reach(ctx context.Context) error {
 	case <-c.gone:
 		return c.explain()
 	case <-ctx.Done():
-		return fmt.Errorf("send to %s: its card does not answer: %w", c.slot.to, context.Cause(ctx))
+		return fmt.Errorf("send to %s: its card does not answer: %w", c.node, context.Cause(ctx))
 	}
 }
 
-// cause is why the connection broke, nil if it did not.
-func (c *outgoing) cause() error {
-	select {
-	case <-c.broken:
-		return c.why
-	default:
-		return nil
-	}
-}
+// Gone implements conns.Conn.
+func (c *outgoing) Gone() <-chan struct{} { return c.gone }
 
-// fail breaks the connection. run does the rest.
-func (c *outgoing) fail(err error) {
-	c.failOnce.Do(func() {
-		c.why = err
-		close(c.broken)
-		// If it cannot be told so, it is destroyed all the same.
-		_ = c.queue.Fail()
-		c.queue.Wake()
-	})
-}
+// Broke implements conns.Conn.
+func (c *outgoing) Broke() error { return c.cause() }
 
-// end lets what was accepted be sent, and nothing more be accepted.
-func (c *outgoing) end(err error) {
+// End implements conns.Conn.
+func (c *outgoing) End(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.ended != nil {
@@ -132,20 +108,8 @@ func (c *outgoing) stirLocked() {
 	c.room = make(chan struct{})
 }
 
-// say posts an immediate alone.
-func (c *outgoing) say(i flow.Imm) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.out.post(nil, c.word(i))
-}
-
-// word is a write without bytes. It names the peer's ring, since some cards look at the key even so.
-func (c *outgoing) word(i flow.Imm) Work {
-	return Work{Addr: c.peer.Addr, RKey: c.peer.RKey, Imm: i}
-}
-
-// run listens until the connection ends, and takes it down.
-func (c *outgoing) run() {
+// Run listens until the connection ends, and takes it down.
+func (c *outgoing) Run() {
 	used, idle := uint64(0), time.Now()
 	var endBy time.Time
 	var dones [pollBatch]Done
@@ -158,7 +122,7 @@ func (c *outgoing) run() {
 			err = c.overdue(time.Now())
 		}
 		if err != nil {
-			c.fail(err)
+			c.Fail(err)
 			break
 		}
 		c.mu.Lock()
@@ -167,10 +131,10 @@ func (c *outgoing) run() {
 		}
 		c.mu.Unlock()
 		if time.Since(idle) >= c.mover.cfg.Idle {
-			c.end(errIdle)
+			c.End(errIdle)
 		}
 		if parted, err := c.part(&endBy); err != nil {
-			c.fail(err)
+			c.Fail(err)
 		} else if parted {
 			break
 		}
@@ -239,7 +203,7 @@ func (c *outgoing) part(endBy *time.Time) (bool, error) {
 	}
 	now := time.Now()
 	if endBy.IsZero() {
-		*endBy = now.Add(closeGrace)
+		*endBy = now.Add(conns.CloseGrace)
 	}
 	if c.parted {
 		return true, nil
@@ -250,7 +214,7 @@ func (c *outgoing) part(endBy *time.Time) (bool, error) {
 	if !c.byed && c.flow.Open() == 0 {
 		c.byed = true
 		c.flow.Bye()
-		return false, c.out.post(nil, c.word(flow.Say(flow.Bye, 0)))
+		return false, c.say(flow.Say(flow.Bye, 0), nil)
 	}
 	return false, nil
 }
@@ -259,33 +223,7 @@ func (c *outgoing) part(endBy *time.Time) (bool, error) {
 func (c *outgoing) take(dones []Done) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	received := 0
-	for _, d := range dones {
-		if d.Err != nil {
-			return d.Err
-		}
-		if d.Receive {
-			received++
-		}
-	}
-	if received > 0 {
-		c.heard, c.grace = time.Now(), false
-		if err := c.queue.Receive(received); err != nil {
-			return err
-		}
-	}
-	for _, d := range dones {
-		var err error
-		if d.Receive {
-			err = c.told(d.Imm)
-		} else {
-			err = c.out.done(d.ID)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.end.take(dones, func(d Done) error { return c.told(d.Imm) })
 }
 
 // told does what the peer says; mu is held.
@@ -352,21 +290,17 @@ func (c *outgoing) takeDown() {
 	// Nor does a sender: who composes a message holds the lock, and finds the end there.
 	err = errors.Join(err, c.mem.close())
 	if err != nil {
-		c.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", c.slot.to, "err", err)
+		c.mover.cfg.Log.Warn("RDMA connection was not taken down cleanly", "peer", c.node, "err", err)
 	}
 	select {
 	case <-c.ready:
-		if c.cause() != nil {
-			c.mover.lost(c.slot.to, c.why)
+		if err := c.cause(); err != nil && c.mover.conns.Lost() {
+			c.mover.cfg.Handler.Lost(c.node, fmt.Errorf("RDMA to %s: %w", c.node, err))
 		}
 	default: // it never was open
 	}
 	close(c.gone)
-	c.slot.left(c)
 }
-
-// discard takes down what never ran.
-func (c *outgoing) discard() error { return errors.Join(c.queue.Close(), c.mem.close()) }
 
 // explain makes the cause an error of a sender.
 func (c *outgoing) explain() error {
@@ -374,5 +308,5 @@ func (c *outgoing) explain() error {
 	if err == nil {
 		err = errIdle
 	}
-	return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+	return fmt.Errorf("send to %s: %w: %w", c.node, mover.ErrBroken, err)
 }

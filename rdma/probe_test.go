@@ -20,7 +20,8 @@ func (discard) Lost(kevlard.NodeID, error)                      {}
 // TestProbe: a connection that nobody has used since its peer's card went away proves nothing.
 func TestProbe(t *testing.T) {
 	n := newTestNet(t)
-	a, b := n.start("a", discard{}), n.start("b", discard{})
+	a := n.start("a", discard{})
+	n.start("b", discard{})
 	probe := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -34,7 +35,7 @@ func TestProbe(t *testing.T) {
 		t.Errorf("a probe of what works made %d connections: %v", a.Stats().Dials-made, err)
 	}
 	n.devices["b"].(*fakeDevice).down.Store(true)
-	for _, q := range guestsOf(b) {
+	for _, q := range n.guestsOf("b") {
 		n.silence(q)
 	}
 	for range 3 {
@@ -57,18 +58,11 @@ func TestBrokenTakesNothing(t *testing.T) {
 	n := newTestNet(t)
 	a := n.start("a", discard{})
 	n.start("b", discard{})
-	slots, err := a.peer("b")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := slots[0].get(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := open(t, a, "b")
 	c.mu.Lock() // so that run cannot end
-	c.fail(errors.New("planted"))
+	c.Fail(errors.New("planted"))
 	c.mu.Unlock()
-	if c.open() {
+	if c.Open() {
 		t.Error("it takes pieces")
 	}
 }

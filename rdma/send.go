@@ -68,7 +68,7 @@ func (c *outgoing) refusal() error {
 }
 
 func (c *outgoing) givenUp(ctx context.Context) error {
-	return fmt.Errorf("send to %s: %w", c.slot.to, context.Cause(ctx))
+	return fmt.Errorf("send to %s: %w", c.node, context.Cause(ctx))
 }
 
 // reserve waits for room in the ring for a message, and in the window for an ask. It
@@ -92,7 +92,7 @@ func (c *outgoing) reserve(ctx context.Context, n int, ask bool) (offset int, er
 		}
 		if c.waiting >= maxWaiters {
 			c.mu.Unlock()
-			return 0, fmt.Errorf("send to %s: %w (%d): let earlier ones finish first", c.slot.to, mover.ErrBusy, maxWaiters)
+			return 0, fmt.Errorf("send to %s: %w (%d): let earlier ones finish first", c.node, mover.ErrBusy, maxWaiters)
 		}
 		c.owesLocked()
 		room := c.room
@@ -102,7 +102,7 @@ func (c *outgoing) reserve(ctx context.Context, n int, ask bool) (offset int, er
 		case <-room:
 		case <-c.broken:
 		case <-ctx.Done():
-			err = fmt.Errorf("send to %s: waiting for room: %w", c.slot.to, context.Cause(ctx))
+			err = fmt.Errorf("send to %s: waiting for room: %w", c.node, context.Cause(ctx))
 		}
 		c.mu.Lock()
 		c.waiting--
@@ -145,7 +145,7 @@ func (c *outgoing) messageAt(offset, n int) Work {
 // postLocked posts writes; an error breaks the connection.
 func (c *outgoing) postLocked(end func(), works ...Work) error {
 	if err := c.out.post(end, works...); err != nil {
-		c.fail(err)
+		c.Fail(err)
 		return c.explain()
 	}
 	return nil

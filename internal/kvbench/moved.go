@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/kvstream/tcp"
 )
@@ -28,8 +29,8 @@ type moved struct {
 	body     []byte
 }
 
-func newMoved(conns int, plain, unsummed bool) (*moved, error) {
-	m := &moved{conns: conns, sink: newSink(conns), body: payload()}
+func newMoved(n int, plain, unsummed bool) (*moved, error) {
+	m := &moved{conns: n, sink: newSink(n), body: payload()}
 	peers, ids := map[kevlard.NodeID]tcp.Peer{}, map[string]kevlard.NodeID{}
 	secret := []byte(rand.Text())
 	start := func(node kevlard.NodeID) (*tcp.Mover, error) {
@@ -42,7 +43,7 @@ func newMoved(conns int, plain, unsummed bool) (*moved, error) {
 			return nil, err
 		}
 		t, err := tcp.New(tcp.Config{
-			Self: node, Listen: "127.0.0.1:0", Plain: plain, Unsummed: unsummed, Key: key, Conns: conns, Handler: m.sink,
+			Self: node, Listen: "127.0.0.1:0", Plain: plain, Unsummed: unsummed, Key: key, Options: conns.Options{Conns: n}, Handler: m.sink,
 			Resolve:  func(to kevlard.NodeID) (tcp.Peer, bool) { p, ok := peers[to]; return p, ok },
 			Admitted: func(id string) (kevlard.NodeID, bool) { n, ok := ids[id]; return n, ok },
 			Secret:   func(context.Context, kevlard.NodeID) ([]byte, error) { return secret, nil },

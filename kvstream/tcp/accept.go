@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 )
 
 // tlsHandshake is the first byte of a TLS connection.
@@ -20,7 +21,7 @@ const tlsHandshake = 0x16
 func (m *Mover) accept() {
 	for {
 		c, err := m.listener.AcceptTCP()
-		if m.life.Err() != nil {
+		if m.conns.Life().Err() != nil {
 			if err == nil {
 				c.Close()
 			}
@@ -30,8 +31,8 @@ func (m *Mover) accept() {
 			// Out of descriptors, most likely: those in use will be given back.
 			m.cfg.Log.Warn("cannot accept bulk connections", "addr", m.Addr(), "err", err)
 			select {
-			case <-m.life.Done():
-			case <-time.After(backoffMin):
+			case <-m.conns.Life().Done():
+			case <-time.After(conns.BackoffMin):
 			}
 			continue
 		}
@@ -43,20 +44,10 @@ func (m *Mover) accept() {
 
 // enter gives a new connection one of maxStrangers places.
 func (m *Mover) enter(c *net.TCPConn) bool {
-	m.mu.Lock()
-	full := m.strangers >= maxStrangers
-	if !full {
-		m.strangers++
+	if m.strangers.Add(1) <= maxStrangers && m.conns.Spawn(func() { m.serve(c) }) {
+		return true
 	}
-	m.mu.Unlock()
-	return !full && (m.spawn(func() { m.serve(c) }) || m.leave())
-}
-
-// leave gives the place back, and is false.
-func (m *Mover) leave() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.strangers--
+	m.strangers.Add(-1)
 	return false
 }
 
@@ -65,36 +56,36 @@ func (m *Mover) serve(c *net.TCPConn) {
 	s := newSocket(c, m.cfg.Stall)
 	defer s.reset()
 	g, err := m.handshake(s)
-	m.leave()
+	m.strangers.Add(-1)
 	if err != nil {
-		if m.life.Err() == nil {
+		if m.conns.Life().Err() == nil {
 			m.cfg.Log.Warn("bulk connection refused", "addr", c.RemoteAddr(), "err", err)
 		}
 		return
 	}
-	m.cfg.Log.Debug("bulk connection accepted", "peer", g.key.node, "slot", g.key.slot, "addr", c.RemoteAddr())
+	m.cfg.Log.Debug("bulk connection accepted", "peer", g.Node, "slot", g.Slot, "addr", c.RemoteAddr())
 	in := newInput(g.stream, readBuffer)
-	in.from, in.summed, in.handler, in.counts = g.key.node, m.cfg.summed(), m.cfg.Handler, &m.counts
+	in.from, in.summed, in.handler, in.counts = g.Node, m.cfg.summed(), m.cfg.Handler, &m.counts
 	in.busy = func(b bool) { s.busy = b }
 	err = in.run()
 	if err == nil {
 		s.Close() // in peace: the dialler learns that all was handed on
-	} else if m.life.Err() == nil {
-		m.cfg.Log.Debug("bulk connection from a peer broke", "peer", g.key.node, "slot", g.key.slot, "err", err)
+	} else if m.conns.Life().Err() == nil {
+		m.cfg.Log.Debug("bulk connection from a peer broke", "peer", g.Node, "slot", g.Slot, "err", err)
 	}
-	m.depart(g)
+	m.conns.Depart(&g.Guest)
 }
 
 // handshake returns a guest that has been welcomed and registered.
 func (m *Mover) handshake(s *socket) (g *guest, err error) {
-	ctx, cancel := context.WithTimeoutCause(m.life, handshakeTimeout, fmt.Errorf("no complete greeting within %v", handshakeTimeout))
+	ctx, cancel := context.WithTimeoutCause(m.conns.Life(), conns.HandshakeTimeout, fmt.Errorf("no complete greeting within %v", conns.HandshakeTimeout))
 	defer cancel()
 	stop := context.AfterFunc(ctx, s.reset)
 	defer func() {
 		if !stop() {
 			err = errors.Join(context.Cause(ctx), err)
 			if g != nil {
-				m.depart(g)
+				m.conns.Depart(&g.Guest)
 			}
 		}
 	}()
@@ -111,7 +102,7 @@ func (m *Mover) handshake(s *socket) (g *guest, err error) {
 		return nil, err
 	}
 	if _, err := stream.Write(greeting{version, kindWelcome, nil}.encode()); err != nil {
-		m.depart(g)
+		m.conns.Depart(&g.Guest)
 		return nil, err
 	}
 	return g, nil
@@ -171,10 +162,9 @@ func (m *Mover) admit(ctx context.Context, s *socket, stream io.ReadWriter, id s
 	if err != nil {
 		return nil, err
 	}
-	return m.register(ctx, &guest{
-		key: guestKey{o.from, o.slot}, number: o.number, incarnation: o.incarnation,
-		socket: s, stream: stream, done: make(chan struct{}),
-	})
+	g := &guest{socket: s, stream: stream}
+	g.Guest = conns.Guest{Node: o.from, Slot: o.slot, Number: o.number, Incarnation: o.incarnation, End: func(error) { s.reset() }}
+	return g, m.conns.Register(ctx, &g.Guest)
 }
 
 // known checks the name that goes with a proved peer ID.

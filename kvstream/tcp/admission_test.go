@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 )
 
@@ -212,9 +213,7 @@ func TestSilentStrangers(t *testing.T) {
 		}
 	}()
 	strangers := func() int {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		return a.strangers
+		return int(a.strangers.Load())
 	}
 	for range maxStrangers {
 		c, err := net.Dial("tcp", a.Addr())
@@ -239,11 +238,11 @@ func TestSilentStrangers(t *testing.T) {
 }
 
 func TestConfigNamesEveryMistake(t *testing.T) {
-	_, err := New(Config{Conns: 17, Bandwidth: 5, Stall: 1, Idle: -1})
+	_, err := New(Config{Options: conns.Options{Conns: 17, Stall: 1, Idle: -1}})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, want := range []string{"Self", "Listen", "Resolve", "TLS needs Key", "Conns is 17: want 1 to 16", "Bandwidth is 5", "Stall is 1ns", "Idle is -1ns"} {
+	for _, want := range []string{"Self", "Listen", "Resolve", "TLS needs Key", "Conns is 17: want 1 to 16", "Stall is 1ns", "Idle is -1ns"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not say %q", err, want)
 		}

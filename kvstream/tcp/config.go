@@ -1,17 +1,16 @@
 package tcp
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"time"
 
 	"github.com/libp2p/go-libp2p/core/crypto"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/kvstream/pace"
 )
 
 // Config is what a mover is made of.
@@ -40,22 +39,12 @@ type Config struct {
 	Secret func(context.Context, kevlard.NodeID) ([]byte, error)
 	// Handler gets what arrives.
 	Handler mover.Handler
-	// Log gets connections that come and go, at level debug, and refusals. nil: nowhere.
-	Log *slog.Logger
-
-	// Conns is the number of connections to a peer, 1 to 16; 0 means 4. One TLS
-	// connection is bound by one core at each end, so up to the number of cores
-	// that bulk transfers may use, more do not help on one link.
-	Conns int
-	// Bandwidth caps what this node sends, in bytes a second over all peers; 0: no
-	// cap. Set it to what the link has beyond the activations' need.
-	Bandwidth int64
-	// Stall is how long a connection may make no progress in the middle of a piece;
-	// 0 means 5 s. Shorter than a peer's worst pause, it breaks connections for nothing; long, a
-	// vanished peer holds its senders longer.
-	Stall time.Duration
-	// Idle is how long an unused connection is kept; 0 means 5 min.
-	Idle time.Duration
+	// Pacer caps what is sent, together with whatever else has it; nil: no cap.
+	Pacer *pace.Pacer
+	// Options of all movers. Conns is 4 by default: one TLS connection is bound by one core
+	// at each end, so up to the number of cores that bulk transfers may use, more do not
+	// help on one link.
+	conns.Options
 }
 
 // Peer says where a node's mover listens.
@@ -79,18 +68,13 @@ func (c Config) transport() uint8 {
 func (c Config) summed() bool { return c.transport() == transportPlain }
 
 func (c Config) withDefaults() Config {
-	c.Conns = cmp.Or(c.Conns, defaultConns)
-	c.Stall = cmp.Or(c.Stall, defaultStall)
-	c.Idle = cmp.Or(c.Idle, defaultIdle)
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
-	}
+	c.Options = c.Options.WithDefaults(defaultConns)
 	return c
 }
 
 // Validate reports every field that is out of its range.
 func (c Config) Validate() error {
-	var errs []error
+	errs := c.Options.Validate()
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	if n := len(c.Self); n < 1 || n > maxName {
 		bad("Self has %d bytes: want 1 to %d", n, maxName)
@@ -106,18 +90,6 @@ func (c Config) Validate() error {
 		bad("Plain needs Secret")
 	case !c.Plain && (c.Key == nil || c.Admitted == nil):
 		bad("TLS needs Key and Admitted")
-	}
-	if c.Conns < 0 || c.Conns > maxConns {
-		bad("Conns is %d: want 1 to %d", c.Conns, maxConns)
-	}
-	if c.Bandwidth < 0 || c.Bandwidth > 0 && c.Bandwidth < minBandwidth {
-		bad("Bandwidth is %d bytes/s: want 0 (no cap) or at least %d", c.Bandwidth, minBandwidth)
-	}
-	if c.Stall != 0 && c.Stall < minStall {
-		bad("Stall is %v: want at least %v", c.Stall, minStall)
-	}
-	if c.Idle < 0 {
-		bad("Idle is %v: want a positive time", c.Idle)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("bulk transport over TCP: %w", err)

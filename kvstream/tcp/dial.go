@@ -10,15 +10,16 @@ import (
 	"net"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 )
 
 // dial makes a connection that the peer has welcomed.
-func (m *Mover) dial(to kevlard.NodeID, index int) (_ *socket, _ *tls.Conn, err error) {
+func (m *Mover) dial(to kevlard.NodeID, slot int) (_ *outgoing, err error) {
 	p, ok := m.cfg.Resolve(to)
 	if !ok {
-		return nil, nil, fmt.Errorf("node %s has no bulk address any more", to)
+		return nil, fmt.Errorf("node %s has no bulk address any more", to)
 	}
-	ctx, cancel := context.WithTimeoutCause(m.life, handshakeTimeout, fmt.Errorf("no welcome within %v", handshakeTimeout))
+	ctx, cancel := context.WithTimeoutCause(m.conns.Life(), conns.HandshakeTimeout, fmt.Errorf("no welcome within %v", conns.HandshakeTimeout))
 	defer cancel()
 	defer func() {
 		if err == nil {
@@ -31,27 +32,27 @@ func (m *Mover) dial(to kevlard.NodeID, index int) (_ *socket, _ *tls.Conn, err 
 	}()
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", p.Addr)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s := newSocket(raw.(*net.TCPConn), m.cfg.Stall)
 	stop := context.AfterFunc(ctx, s.reset)
-	secure, err := m.greet(ctx, s, p, to, index)
+	secure, err := m.greet(ctx, s, p, to, slot)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
 		s.reset()
-		return nil, nil, err
+		return nil, err
 	}
-	return s, secure, nil
+	return newOutgoing(m, to, slot, s, secure), nil
 }
 
 // greet does the dialler's part of the handshake. secure is nil in plain mode.
-func (m *Mover) greet(ctx context.Context, s *socket, p Peer, to kevlard.NodeID, index int) (secure *tls.Conn, err error) {
+func (m *Mover) greet(ctx context.Context, s *socket, p Peer, to kevlard.NodeID, slot int) (secure *tls.Conn, err error) {
 	if err := setOptions(s.TCPConn, m.cfg.Stall); err != nil {
 		return nil, err
 	}
-	o := opening{transport: m.cfg.transport(), slot: uint8(index), number: m.attempts.Add(1), incarnation: m.incarnation, nonce: newNonce(), from: m.cfg.Self, to: to}
+	o := opening{transport: m.cfg.transport(), slot: uint8(slot), number: m.attempts.Add(1), incarnation: m.incarnation, nonce: newNonce(), from: m.cfg.Self, to: to}
 	var stream io.ReadWriter = s
 	if !m.cfg.Plain {
 		conf, err := m.identity.client(p.ID)

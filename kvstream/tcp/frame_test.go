@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 )
 
@@ -105,7 +106,7 @@ func (h *tray) Lost(kevlard.NodeID, error)             {}
 
 func inputOf(r io.Reader, h mover.Handler, plain bool, size int) *input {
 	in := newInput(r, size)
-	in.from, in.summed, in.handler, in.counts = "a", plain, h, new(counts)
+	in.from, in.summed, in.handler, in.counts = "a", plain, h, new(conns.Counts)
 	return in
 }
 
@@ -171,8 +172,8 @@ func TestInputDamage(t *testing.T) {
 			if len(h.pieces) != 0 || h.out != 0 {
 				t.Errorf("%s at byte %d: %d pieces, %d buffers out", name, at, len(h.pieces), h.out)
 			}
-			if name == "flips" && at >= 16 && (!errors.Is(err, errCorrupt) || in.counts.corrupt.Load() != 1) {
-				t.Errorf("flips at byte %d: %v, counted %d", at, err, in.counts.corrupt.Load())
+			if name == "flips" && at >= 16 && (!errors.Is(err, errCorrupt) || in.counts.Corrupt.Load() != 1) {
+				t.Errorf("flips at byte %d: %v, counted %d", at, err, in.counts.Corrupt.Load())
 			}
 		}
 	}
@@ -193,7 +194,7 @@ func FuzzInput(f *testing.F) {
 		for _, p := range h.pieces {
 			again = append(again, encodePiece(p[0], p[1], plain)...)
 		}
-		if err == nil && in.counts.refused.Load() == 0 && !bytes.Equal(again, wire) {
+		if err == nil && in.counts.Refused.Load() == 0 && !bytes.Equal(again, wire) {
 			t.Fatalf("decoded without an error, and %d bytes encode to %d others", len(wire), len(again))
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 )
 
 // kind is what a greeting says; see the package comment.
@@ -116,8 +117,8 @@ func decodeOpening(b []byte) (opening, error) {
 	if o.transport < transportTLS || o.transport > transportUnsummed {
 		return opening{}, fmt.Errorf("open at byte 0: transport %d, want 1 (TLS), 2 (plain) or 3 (plain without checksums)", o.transport)
 	}
-	if o.slot >= maxConns {
-		return opening{}, fmt.Errorf("open at byte 1: slot %d, want 0 to %d", o.slot, maxConns-1)
+	if o.slot >= conns.MaxConns {
+		return opening{}, fmt.Errorf("open at byte 1: slot %d, want 0 to %d", o.slot, conns.MaxConns-1)
 	}
 	copy(o.incarnation[:], b[10:])
 	copy(o.nonce[:], b[26:])

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 )
 
@@ -20,7 +21,7 @@ type input struct {
 	summed  bool       // a checksum follows each body
 	busy    func(bool) // tells the socket whether the other end owes bytes
 	handler mover.Handler
-	counts  *counts
+	counts  *conns.Counts
 
 	buf    []byte // read and not yet used: buf[r:w]
 	r, w   int
@@ -71,7 +72,7 @@ func (in *input) piece() error {
 	}
 	header := in.header[headLen:]
 	if err := checkHead(in.header, header); err != nil {
-		in.counts.corrupt.Add(1)
+		in.counts.Corrupt.Add(1)
 		return fmt.Errorf("%w: %w", errCorrupt, err)
 	}
 	in.large = n > smallPiece
@@ -84,14 +85,14 @@ func (in *input) piece() error {
 	}
 	body := in.handler.Buffer(in.from, header, n)
 	if body == nil {
-		in.counts.refused.Add(1)
+		in.counts.Refused.Add(1)
 		return in.skip(n)
 	}
 	if len(body) != n {
 		panic(fmt.Sprintf("kvstream/tcp: Handler.Buffer returned %d bytes for a body of %d", len(body), n))
 	}
 	if err := in.body(body); err != nil {
-		in.counts.aborted.Add(1)
+		in.counts.Aborted.Add(1)
 		in.handler.Aborted(in.from, header, body)
 		return err
 	}
@@ -100,8 +101,8 @@ func (in *input) piece() error {
 }
 
 func (in *input) received(header, body []byte) {
-	in.counts.received.Add(1)
-	in.counts.receivedBytes.Add(uint64(len(header) + len(body)))
+	in.counts.Received.Add(1)
+	in.counts.ReceivedBytes.Add(uint64(len(header) + len(body)))
 	in.handler.Received(in.from, header, body)
 }
 
@@ -133,7 +134,7 @@ func (in *input) check(got uint64) error {
 	}
 	in.r += sumLen
 	if want := binary.BigEndian.Uint64(b); got != want {
-		in.counts.corrupt.Add(1)
+		in.counts.Corrupt.Add(1)
 		return fmt.Errorf("%w: checksum %016x of the body, want %016x", errCorrupt, got, want)
 	}
 	return nil

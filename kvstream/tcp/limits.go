@@ -2,24 +2,18 @@ package tcp
 
 import "time"
 
-// The bounds of the package, beside mover.MaxHeader and mover.MaxBody.
+// The bounds of the package, beside mover.MaxHeader, mover.MaxBody and those of
+// kvstream/conns.
 //
 //	bound              what is bounded                                when it is reached
-//	maxConns           connections to one peer                        Config is refused
-//	maxPeers           peers that were sent to                        Send returns ErrBusy; Forget makes room
 //	queueBytes         copied and unsent bytes of a connection        Send waits
 //	queuePieces        large pieces that wait on a connection         Send waits
 //	maxWaiters         sends that wait for either                     Send returns ErrBusy
 //	maxStrangers       accepted connections before the welcome        the newest is closed at once
 //	maxGuests          accepted connections after it                  refused: "too many connections"
-//	handshakeTimeout   dial or accept to welcome                      closed; the dialler backs off
 //	connBytes          bytes that one connection carries              it is replaced by a new one
 //	Config.Stall       no progress inside a piece, or unacknowledged  the connection breaks
-//	closeGrace         what Close waits for others                    broken
 const (
-	maxConns = 16
-	maxPeers = 1024
-
 	// Half a MiB keeps a 10 Gbit/s link busy for 0.4 ms between two rounds of the
 	// writer. The writer takes a whole queue, so twice this can be in memory.
 	queueBytes  = 512 << 10
@@ -54,22 +48,11 @@ const (
 )
 
 const (
-	handshakeTimeout = 5 * time.Second
-	closeGrace       = time.Second
-	defaultConns     = 4
-	defaultStall     = 5 * time.Second
-	defaultIdle      = 5 * time.Minute
-	minStall         = 50 * time.Millisecond
+	defaultConns = 4
 
 	// keepAlive finds hosts that vanished while a connection was idle: 15 s and 3
 	// probes 5 s apart.
 	keepAliveIdle     = 15 * time.Second
 	keepAliveInterval = 5 * time.Second
 	keepAliveCount    = 3
-
-	// backoffMin doubles to backoffMax between failed dials, a fifth of jitter either
-	// way; a connection that lasted steadyAfter starts again from none.
-	backoffMin  = 100 * time.Millisecond
-	backoffMax  = 2 * time.Second
-	steadyAfter = time.Second
 )

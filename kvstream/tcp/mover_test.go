@@ -12,6 +12,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/kvstream/mover/movertest"
 )
@@ -38,7 +39,7 @@ func newTestNet(t *testing.T, plain bool) *testNet {
 // config is that of a node which knows the network.
 func (n *testNet) config(node kevlard.NodeID, h mover.Handler) Config {
 	return Config{
-		Self: node, Listen: "127.0.0.1:0", Plain: n.plain, Key: newKey(n.t), Handler: h, Stall: 20 * time.Second,
+		Self: node, Listen: "127.0.0.1:0", Plain: n.plain, Key: newKey(n.t), Handler: h, Options: conns.Options{Stall: 20 * time.Second},
 		Resolve: func(to kevlard.NodeID) (Peer, bool) {
 			n.mu.Lock()
 			defer n.mu.Unlock()

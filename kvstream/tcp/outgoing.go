@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
 )
 
@@ -25,58 +27,82 @@ var errIdle = errors.New("connection is idle")
 //	  +------------------------> broken: Lost      closed by the peer: gone in peace
 type outgoing struct {
 	mover  *Mover
-	slot   *slot
+	to     kevlard.NodeID
+	slot   int
 	queue  *queue
 	socket *socket
 	secure *tls.Conn // nil: plain
 	out    *output
-	made   time.Time
 
 	carried int64 // bytes; of whoever writes
 
 	finished atomic.Bool   // this direction is closed
-	broken   chan struct{} // closed by fail
+	broken   chan struct{} // closed by Fail
 	failOnce sync.Once
-	cause    error         // of fail
+	cause    error         // of Fail
 	gone     chan struct{} // closed at the end of run
 }
 
-func newOutgoing(m *Mover, s *slot, sock *socket, secure *tls.Conn) *outgoing {
+func newOutgoing(m *Mover, to kevlard.NodeID, slot int, sock *socket, secure *tls.Conn) *outgoing {
 	c := &outgoing{
-		mover: m, slot: s, socket: sock, secure: secure, made: time.Now(),
-		queue:  newQueue(s.to, m.cfg.summed(), &m.blocks),
+		mover: m, to: to, slot: slot, socket: sock, secure: secure,
+		queue:  newQueue(to, m.cfg.summed(), &m.blocks),
 		broken: make(chan struct{}), gone: make(chan struct{}),
 	}
 	c.out = newOutput(sock, secure, m.cfg.summed(), m.chunk(), c.pace)
 	return c
 }
 
-// run sends until the connection ends.
-func (c *outgoing) run() {
+// Ready implements conns.Conn: the peer's welcome was all.
+func (c *outgoing) Ready() error { return nil }
+
+// Open implements conns.Conn.
+func (c *outgoing) Open() bool { return c.queue.open() }
+
+// End implements conns.Conn.
+func (c *outgoing) End(err error) { c.queue.end(err) }
+
+// Gone implements conns.Conn.
+func (c *outgoing) Gone() <-chan struct{} { return c.gone }
+
+// Broke implements conns.Conn. That a sender gave up is not the peer's fault.
+func (c *outgoing) Broke() error {
+	select {
+	case <-c.broken:
+		if !errors.Is(c.cause, errGivenUp) {
+			return c.cause
+		}
+	default:
+	}
+	return nil
+}
+
+// Run sends until the connection ends.
+func (c *outgoing) Run() {
 	watched := make(chan struct{})
-	c.mover.work.Go(func() {
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		defer close(watched)
 		c.watch()
 	})
 	c.write()
 	if c.finished.Load() {
-		timer := time.NewTimer(closeGrace)
+		timer := time.NewTimer(conns.CloseGrace)
 		select {
 		case <-watched:
 		case <-timer.C:
-			c.fail(errors.New("the peer did not close the connection in time"))
+			c.Fail(errors.New("the peer did not close the connection in time"))
 		}
 		timer.Stop()
 	}
 	c.socket.reset()
-	<-watched
+	watching.Wait()
 	c.abandon()
 	select {
 	case <-c.broken:
 		c.mover.lost(c)
 	default:
 	}
-	c.slot.left(c)
 	close(c.gone)
 }
 
@@ -105,14 +131,14 @@ func (c *outgoing) write() {
 			continue
 		}
 		if err := c.batch(items); err != nil {
-			c.fail(err)
+			c.Fail(err)
 			return
 		}
 		clear(items)
 		if len(items) == 0 { // after the end nothing comes in
 			c.finished.Store(true)
 			if err := c.out.finish(); err != nil {
-				c.fail(err)
+				c.Fail(err)
 			}
 			return
 		}
@@ -122,13 +148,13 @@ func (c *outgoing) write() {
 
 // direct sends one large piece in its sender's own goroutine.
 func (c *outgoing) direct(ctx context.Context, w *work) error {
-	stop := context.AfterFunc(ctx, func() { c.fail(errGivenUp) })
+	stop := context.AfterFunc(ctx, func() { c.Fail(errGivenUp) })
 	err := c.out.piece(w)
 	if err == nil {
 		err = c.flush()
 	}
 	if err != nil {
-		c.fail(err)
+		c.Fail(err)
 	}
 	taken := !stop()
 	c.queue.release()
@@ -151,7 +177,7 @@ func (c *outgoing) await(ctx context.Context, w *work) error {
 	default:
 	}
 	if !c.queue.drop(w) {
-		c.fail(errGivenUp)
+		c.Fail(errGivenUp)
 		<-w.done
 	}
 	return c.givenUp(ctx)
@@ -167,12 +193,12 @@ func (c *outgoing) explain(err error) error {
 		err = c.cause // err may be only what followed from it
 	default:
 	}
-	return fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, err)
+	return fmt.Errorf("send to %s: %w: %w", c.to, mover.ErrBroken, err)
 }
 
 // givenUp is the error of a sender whose context has ended.
 func (c *outgoing) givenUp(ctx context.Context) error {
-	return fmt.Errorf("send to %s: %w", c.slot.to, context.Cause(ctx))
+	return fmt.Errorf("send to %s: %w", c.to, context.Cause(ctx))
 }
 
 // flush ends a batch, and the connection when it has carried enough.
@@ -220,7 +246,7 @@ func (c *outgoing) abandon() {
 // pace waits until n more bytes may leave this node.
 func (c *outgoing) pace(n int) error {
 	c.carried += int64(n)
-	wait := c.mover.take(n)
+	wait := c.mover.cfg.Pacer.Take(n)
 	if wait <= 0 {
 		return nil
 	}
@@ -249,17 +275,17 @@ func (c *outgoing) watch() {
 	}
 	switch {
 	case n > 0:
-		c.fail(errors.New("the peer sent bytes where none belong"))
+		c.Fail(errors.New("the peer sent bytes where none belong"))
 	case !c.finished.Load() || err != io.EOF:
-		c.fail(fmt.Errorf("closed by the peer: %w", err))
+		c.Fail(fmt.Errorf("closed by the peer: %w", err))
 	}
 }
 
-// fail breaks the connection; the first cause stays.
-func (c *outgoing) fail(cause error) {
+// Fail implements conns.Conn; the first cause stays.
+func (c *outgoing) Fail(cause error) {
 	c.failOnce.Do(func() {
 		c.cause = cause
-		c.queue.end(fmt.Errorf("send to %s: %w: %w", c.slot.to, mover.ErrBroken, cause))
+		c.queue.end(fmt.Errorf("send to %s: %w: %w", c.to, mover.ErrBroken, cause))
 		close(c.broken)
 		c.socket.reset()
 	})

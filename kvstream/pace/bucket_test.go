@@ -1,4 +1,4 @@
-package tcp
+package pace
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ import (
 // and one chunk; and whoever always has something to send gets the whole rate.
 func TestBucket(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		rate := rapid.Int64Range(minBandwidth, 10_000_000_000).Draw(t, "rate")
+		rate := rapid.Int64Range(MinRate, 10_000_000_000).Draw(t, "rate")
 		b := newBucket(rate)
 		type sent struct {
 			at kevlard.Instant
@@ -49,11 +49,23 @@ func TestBucket(t *testing.T) {
 	})
 }
 
-func TestBucketWithoutARate(t *testing.T) {
-	b := newBucket(0)
+// TestPacer: no rate is no cap; one that is too small is refused.
+func TestPacer(t *testing.T) {
+	p, err := New(0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 3 {
-		if wait := b.take(5, 16<<20); wait != 0 || b.chunk() != chunkBytes {
-			t.Errorf("waits %v for chunks of %d bytes", wait, b.chunk())
+		if wait := p.Take(16 << 20); wait != 0 || p.Chunk(5<<20) != 5<<20 {
+			t.Errorf("waits %v for chunks of %d bytes", wait, p.Chunk(5<<20))
 		}
+	}
+	for _, rate := range []int64{-1, 1, MinRate - 1} {
+		if _, err := New(rate); err == nil {
+			t.Errorf("%d bytes/s: accepted", rate)
+		}
+	}
+	if p, err = New(MinRate); err != nil || p.Take(MinRate) != 0 || p.Take(1) == 0 || p.Chunk(1<<20) != 4<<10 {
+		t.Errorf("%d bytes/s: %v", MinRate, err)
 	}
 }

@@ -1,4 +1,4 @@
-package tcp
+package pace
 
 import (
 	"math"
@@ -7,14 +7,10 @@ import (
 	"github.com/kevlard/kevlard"
 )
 
-// minBandwidth is the smallest cap: under it a chunk would take longer than a
-// connection may stall.
-const minBandwidth = 64 << 10
-
 // bucket paces bytes to a rate. It is a function of the times it is told: it keeps the
 // instant at which everything taken so far has been paid for.
 type bucket struct {
-	rate  int64         // bytes a second; 0: no bound
+	rate  int64         // bytes a second
 	burst time.Duration // how far behind now the paid instant may lie
 	paid  kevlard.Instant
 }
@@ -26,22 +22,17 @@ func newBucket(rate int64) bucket {
 	return bucket{rate: rate, burst: burstTime, paid: math.MinInt64}
 }
 
-// take takes n bytes, at most mover.MaxBody, at time now, which does not go back, and
-// returns how long to wait before they may be sent.
+// take takes n bytes at time now, which does not go back, and returns how long to wait
+// before they may be sent.
 func (b *bucket) take(now kevlard.Instant, n int) time.Duration {
-	if b.rate == 0 {
-		return 0
-	}
 	b.paid = max(b.paid, now-kevlard.Instant(b.burst))
 	wait := max(0, b.paid.Sub(now))
 	b.paid += kevlard.Instant(int64(n) * int64(time.Second) / b.rate)
 	return wait
 }
 
+// chunkBytes is the largest chunk.
+const chunkBytes = 256 << 10
+
 // chunk is the most bytes to take at once: a twentieth of a second's.
-func (b *bucket) chunk() int {
-	if b.rate == 0 {
-		return chunkBytes
-	}
-	return int(min(max(b.rate/20, 4<<10), chunkBytes))
-}
+func (b *bucket) chunk() int { return int(min(max(b.rate/20, 4<<10), chunkBytes)) }

@@ -45,6 +45,7 @@ type RDMAUse struct {
 	Handler  mover.Handler
 	Exchange func(ctx context.Context, to kevlard.NodeID, request []byte) ([]byte, error)
 	Known    func(kevlard.NodeID) bool
+	Pacer    *pace.Pacer // of Config.BulkBandwidth, shared with TCP; nil: no cap
 	Log      *slog.Logger
 }
 
@@ -93,7 +94,7 @@ func (d *Daemon) bindMover(deps Deps, h mover.Handler) error {
 			// What is encrypted stays so until an admin says that the fabric is trusted.
 			t.lack = errors.New("not tried, since it is not encrypted: [mesh] plain = true allows it on a trusted fabric")
 		default:
-			t.rdma, t.lack = deps.RDMA(RDMAUse{Self: d.cfg.Name, Handler: rdmaHandler{t.gate, t}, Exchange: d.exchangeRDMA, Known: d.reaches, Log: d.log})
+			t.rdma, t.lack = deps.RDMA(RDMAUse{Self: d.cfg.Name, Handler: rdmaHandler{t.gate, t}, Exchange: d.exchangeRDMA, Known: d.reaches, Pacer: t.pacer, Log: d.log})
 		}
 	}
 	switch {

@@ -68,3 +68,18 @@ func TestFallsBackOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestOneBandwidth wants [kv] bandwidth to cap what goes over TCP and over RDMA together.
+func TestOneBandwidth(t *testing.T) {
+	for _, rate := range []int64{0, 1 << 20} {
+		d := &Daemon{cfg: Config{BulkTransport: TransportRDMA, BulkBandwidth: rate}, copies: copies{sender: &sender{}}, log: slog.New(slog.DiscardHandler)}
+		var use RDMAUse
+		err := d.bindMover(Deps{
+			Mover: func(mover.Handler) (mover.Mover, string, error) { return nil, "", nil },
+			RDMA:  func(u RDMAUse) (RDMA, error) { use = u; return nil, errors.New("no card") },
+		}, nil)
+		if err != nil || use.Pacer != d.transports.pacer || (use.Pacer == nil) != (rate == 0) {
+			t.Errorf("%d bytes/s: %v, RDMA is paced by %p, TCP by %p", rate, err, use.Pacer, d.transports.pacer)
+		}
+	}
+}

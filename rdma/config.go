@@ -9,6 +9,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/kvstream/pace"
 	"github.com/kevlard/kevlard/rdma/flow"
 	"github.com/kevlard/kevlard/rdma/rail"
 )
@@ -31,6 +32,9 @@ type Config struct {
 	// Unsummed leaves out the checksum of each body, for users whose headers carry one that
 	// they check: it costs a pass over every byte at both ends. Both ends must say the same.
 	Unsummed bool
+	// Pacer caps what is sent, together with whatever else has it; nil: no cap. A piece leaves
+	// at once, and what comes next waits.
+	Pacer *pace.Pacer
 	// Options of all movers. Conns is 2 by default, or one for each rail if that is more.
 	// Connection i uses the i-th matched rail, modulo their number. Stall counts while an
 	// answer, a body or room in the ring is owed.

@@ -1,9 +1,11 @@
 package rdma
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/conns"
 	"github.com/kevlard/kevlard/kvstream/mover"
+	"github.com/kevlard/kevlard/kvstream/pace"
 )
 
 func until(t *testing.T, what string, cond func() bool) {
@@ -223,4 +226,65 @@ func TestSecondCloseWaits(t *testing.T) {
 		t.Error(err)
 	}
 	<-second
+}
+
+// TestBandwidth: the cap is the node's, over all peers, connections and movers that share
+// it. The bound is on bytes, for the time that really passed.
+func TestBandwidth(t *testing.T) {
+	const rate, size = 4 << 20, 256 << 10
+	pacer, err := pace.New(rate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := newTestNet(t)
+	net.tune = func(c *Config) { c.Pacer = pacer }
+	h := &counter{}
+	a := net.start("a", &counter{})
+	net.start("b", h)
+	net.start("c", h)
+	began := time.Now()
+	var all sync.WaitGroup
+	for lane := range mover.Lane(4) {
+		all.Go(func() {
+			for i := range 4 {
+				if err := a.Send(t.Context(), []kevlard.NodeID{"b", "c"}[i%2], lane, nil, make([]byte, size)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	until(t, "all arrives", func() bool { return h.received.Load() == 16 })
+	// 4 MiB at 4 MiB/s, less what may be saved up, and the last piece.
+	if took := time.Since(began); took < time.Second-100*time.Millisecond-time.Second*size/rate {
+		t.Errorf("4 MiB took %v at 4 MiB/s", took)
+	}
+}
+
+// TestPacedSendsEnd: who waits for bandwidth is let go by the end of a context, and by Close.
+func TestPacedSendsEnd(t *testing.T) {
+	pacer, err := pace.New(pace.MinRate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	net := newTestNet(t)
+	net.tune = func(c *Config) { c.Pacer = pacer }
+	a := net.start("a", &counter{})
+	net.start("b", &counter{})
+	if err := a.Send(t.Context(), "b", 0, nil, make([]byte, mover.MaxBody)); err != nil { // minutes' worth
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if err := a.Send(ctx, "b", 0, nil, []byte("x")); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the context has ended: %v", err)
+	}
+	sent := make(chan error, 1)
+	go func() { sent <- a.Send(t.Context(), "b", 0, nil, []byte("x")) }()
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-sent; !errors.Is(err, mover.ErrClosed) {
+		t.Errorf("closed: %v", err)
+	}
 }

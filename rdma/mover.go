@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/conns"
@@ -65,10 +66,16 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 		return fmt.Errorf("send to %s: %w", to, mover.ErrClosed)
 	}
 	defer m.conns.Leave()
-	for {
+	for paid := false; ; {
 		c, err := m.conns.Get(ctx, to, lane)
 		if err != nil {
 			return err
+		}
+		if !paid {
+			if err := m.pace(ctx, len(header)+size); err != nil {
+				return fmt.Errorf("send to %s: %w", to, err)
+			}
+			paid = true
 		}
 		err = c.send(ctx, header, body, size)
 		if errors.Is(err, errIdle) {
@@ -79,6 +86,24 @@ func (m *Mover) Send(ctx context.Context, to kevlard.NodeID, lane mover.Lane, he
 			m.counts.SentBytes.Add(uint64(len(header) + size))
 		}
 		return err
+	}
+}
+
+// pace waits until n more bytes may leave this node.
+func (m *Mover) pace(ctx context.Context, n int) error {
+	wait := m.cfg.Pacer.Take(n)
+	if wait <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-m.conns.Life().Done():
+		return mover.ErrClosed
 	}
 }
 

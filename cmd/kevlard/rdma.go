@@ -32,7 +32,7 @@ func (a *agent) rdma() func(daemon.RDMAUse) (daemon.RDMA, error) {
 		m, err := rdma.New(rdma.Config{
 			Self: use.Self, Devices: cards.Devices, Want: want, Exchange: use.Exchange, Known: use.Known, Handler: use.Handler,
 			Unsummed: true, // rows and weights carry sums of their own, which are checked where they arrive
-			Staging:  rdmaStaging, Options: conns.Options{Log: use.Log},
+			Staging:  rdmaStaging, Pacer: use.Pacer, Options: conns.Options{Log: use.Log},
 		})
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("%s: %w", cards.Devices[0].Name(), err), cards.Close())

@@ -43,7 +43,7 @@ func imports() map[string][]string {
 		"rdma/verbs":               {},
 		"rdma/rail":                {"rdma/verbs"},
 		"kvstream/prefer":          {"", "kvstream/mover"},
-		"rdma":                     {"", "kvstream/conns", "kvstream/mover", "rdma/flow", "rdma/rail", "rdma/verbs"},
+		"rdma":                     {"", "kvstream/conns", "kvstream/mover", "kvstream/pace", "rdma/flow", "rdma/rail", "rdma/verbs"},
 		"rdma/flow":                {},
 		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/conns", "kvstream/index", "kvstream/mover", "kvstream/pace", "kvstream/prefer", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},

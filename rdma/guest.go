@@ -156,8 +156,8 @@ func (g *guest) told(d Done) error {
 	case flow.Body:
 		return g.landed(g.bodies[h.Number])
 	case flow.Withdraw:
-		if b := g.bodies[h.Number]; b != nil {
-			g.abandon(b)
+		if h.Dropped {
+			g.abandon(g.bodies[h.Number])
 			delete(g.bodies, h.Number)
 		}
 		if h.Refuse {

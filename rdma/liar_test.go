@@ -123,6 +123,24 @@ func TestAskedTwice(t *testing.T) {
 	l.gone(b, h)
 }
 
+// TestWithdrawnTooLate: a peer that takes an ask back whose body has come and waits its turn
+// takes nothing back.
+func TestWithdrawnTooLate(t *testing.T) {
+	net, h := newTestNet(t), &counter{}
+	b := net.start("b", h)
+	l := newLiar(t, net, b)
+	const size = 100_000
+	l.message(0, "h", size, message{ask: true, number: 1})
+	l.message(1, "h", size, message{ask: true, number: 2})
+	until(t, "places are granted", func() bool { return h.buffers.Load() == 2 })
+	l.write(0, 0, flow.Say(flow.Body, 2))
+	l.write(0, 0, flow.Say(flow.Withdraw, 2))
+	l.write(0, 0, flow.Say(flow.Withdraw, 1))
+	until(t, "the second is handed on", func() bool { return h.received.Load() == 1 })
+	b.Forget("liar")
+	l.gone(b, h)
+}
+
 // TestLies: whatever a peer writes and says, its connection ends at the latest when it
 // falls silent, everything comes back, and the node serves others.
 func TestLies(t *testing.T) {

@@ -104,6 +104,8 @@ func (t *Taking) open(number uint32) *entry {
 type Heard struct {
 	Kind   Kind   // Body, Withdraw, Bye or Hello
 	Number uint32 // of the ask, with Body and Withdraw
+	// Dropped says, with Withdraw, that the ask was open: what is kept for it goes.
+	Dropped bool
 	// Refuse says that the ask had no answer yet: it is to be answered by refuse.
 	Refuse bool
 }
@@ -140,7 +142,7 @@ func (t *Taking) Take(i Imm) (Heard, error) {
 		case h.Kind == Body:
 			e.state = ready
 		default:
-			h.Refuse = e.state == asking
+			h.Dropped, h.Refuse = true, e.state == asking
 			e.state = dropped
 		}
 		return h, nil

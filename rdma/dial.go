@@ -77,7 +77,7 @@ func asked(ctx context.Context, err error) error {
 // Ready implements conns.Conn: it says hello over the fabric and waits for the peer's.
 func (c *outgoing) Ready() error {
 	c.mu.Lock()
-	err := c.say(flow.Say(flow.Hello, 0), nil)
+	err := c.hello()
 	c.mu.Unlock()
 	if err != nil {
 		return err

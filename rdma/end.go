@@ -65,6 +65,15 @@ func (e *end) word(i flow.Imm) Work {
 	return Work{Addr: e.peer.Addr, RKey: e.peer.RKey, Imm: i}
 }
 
+// hello says the first word, with as many bytes as the largest packet has, or as may be
+// written there: that neither they nor the key get lost on the way is what is to be known.
+func (e *end) hello() error {
+	own := e.mem.regions[0]
+	w := e.word(flow.Say(flow.Hello, 0))
+	w.Local, w.LKey, w.Bytes = own.Addr, own.LKey, min(flow.UnitBytes, e.peer.Size)
+	return e.out.post(nil, w)
+}
+
 // take handles completions: told gets what the peer says.
 func (e *end) take(dones []Done, told func(Done) error) error {
 	received := 0

@@ -152,7 +152,7 @@ func (g *guest) told(d Done) error {
 	}
 	switch h.Kind {
 	case flow.Hello:
-		return g.say(flow.Say(flow.Hello, 0), nil)
+		return g.hello()
 	case flow.Body:
 		return g.landed(g.bodies[h.Number])
 	case flow.Withdraw:

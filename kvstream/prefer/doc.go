@@ -6,6 +6,7 @@
 // A peer begins with the other mover, and is probed. When the better one has reached it,
 // pieces go there. When the better one fails, the next piece goes to the other, and the
 // peer is probed again, after waits that double up to 10 s, as long as pieces are sent to it.
+// They double, too, when the better mover fails soon after it was reached.
 // With Config.Insist there is no other: Send fails until the probe succeeds.
 //
 // # Order
@@ -32,6 +33,7 @@ import "time"
 //	MaxHeader   header of a piece                Send returns ErrTooLarge
 //	maxPeers    peers that are remembered        those that are not probed are forgotten: they begin anew
 //	maxWait     wait between two probes          it grows no further
+//	steadyTime  use of the better mover          after a longer one the first probe comes at once
 //	probeTime   one probe                        it has failed
 //	unusedTime  probing after the last piece     it ends until the next piece
 const (
@@ -41,6 +43,7 @@ const (
 
 	minWait    = 250 * time.Millisecond
 	maxWait    = 10 * time.Second
+	steadyTime = maxWait
 	probeTime  = 20 * time.Second
 	unusedTime = 5 * time.Minute
 )

@@ -101,6 +101,11 @@ func TestThereAndBack(t *testing.T) {
 	send()
 	expect("tcp-tls", mover.ErrUnreachable)
 	fail = nil
+	m.mu.Lock()
+	if p := m.peers["b"]; p.wait != minWait {
+		t.Errorf("waits %v before it probes again, want %v: it failed soon", p.wait, minWait)
+	}
+	m.mu.Unlock()
 	probes <- nil
 	expect("rdma", nil)
 	send()

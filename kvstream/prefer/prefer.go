@@ -63,6 +63,8 @@ type peer struct {
 	why        error // of the last probe or failure; nil: not yet known
 	told       bool  // Changed knows why
 	probing    bool
+	wait       time.Duration // before the first probe
+	since      time.Time     // the better mover is used
 	used       time.Time
 }
 
@@ -147,7 +149,8 @@ func (m *Mover) peerLocked(to kevlard.NodeID) *peer {
 	}
 	if !p.better && !p.probing {
 		p.probing = true
-		m.work.Go(func() { m.probe(to, p) })
+		wait := p.wait
+		m.work.Go(func() { m.probe(to, p, wait) })
 	}
 	return p
 }
@@ -162,6 +165,11 @@ func (m *Mover) failed(to kevlard.NodeID, generation uint64, err error) {
 	}
 	p.better, p.why, p.told = false, err, true
 	p.generation++
+	// Probes may get through where pieces do not, such as larger packets.
+	p.wait = longer(p.wait)
+	if time.Since(p.since) >= steadyTime {
+		p.wait = 0
+	}
 	m.peerLocked(to)
 	m.mu.Unlock()
 	m.changed(to, err)
@@ -179,9 +187,12 @@ func (m *Mover) changed(to kevlard.NodeID, why error) {
 	m.cfg.Changed(c)
 }
 
+// longer is the wait after a wait.
+func longer(wait time.Duration) time.Duration { return min(max(2*wait, minWait), maxWait) }
+
 // probe tries a peer until the better mover reaches it, or nobody sends to it any more.
-func (m *Mover) probe(to kevlard.NodeID, p *peer) {
-	for wait := time.Duration(0); ; wait = min(max(2*wait, minWait), maxWait) {
+func (m *Mover) probe(to kevlard.NodeID, p *peer, wait time.Duration) {
+	for ; ; wait = longer(wait) {
 		timer := time.NewTimer(wait)
 		select {
 		case <-m.ctx.Done():
@@ -216,7 +227,7 @@ func (m *Mover) probed(to kevlard.NodeID, p *peer, err error) bool {
 		}
 		return last
 	}
-	p.better, p.probing = true, false
+	p.better, p.probing, p.since = true, false, time.Now()
 	p.generation++
 	m.mu.Unlock()
 	if !m.cfg.Insist {

@@ -15,7 +15,7 @@
 //	2 body      sender    number of the ask  the end of the body, at the place granted
 //	3 withdraw  sender    number of the ask  nothing: the body will not come
 //	4 bye       sender    0                  nothing: no more pieces will come
-//	5 hello     both      0                  nothing: this end reaches the other
+//	5 hello     both      0                  bytes without meaning: this end reaches the other
 //	8 credit    receiver  units let go of    nothing
 //	9 grant     receiver  number of the ask  the place, in the ask's slot
 //	10 refuse   receiver  number of the ask  nothing

@@ -98,8 +98,9 @@ test-long: tools build ## the tests that take an hour: saturation, long freezes,
 RDMA_PKGS := ./rdma/...
 GUEST     := go test -vet=off -count=1 -p 1 -timeout 60m -exec $(CURDIR)/scripts/rdma/exec
 .PHONY: test-rdma
-test-rdma: tools static rdma-headers ## RDMA in emulated hosts: one, two, a dead one, a link that goes and comes, loss
+test-rdma: tools static rdma-headers ## RDMA in emulated hosts: one, its speed to that of TCP, two, a dead one, a link that goes and comes, loss
 	$(GUEST) -v -skip '^TestPeer' $(RDMA_PKGS)
+	$(GUEST) -v -run '^TestRDMA$$' ./internal/kvbench
 	RDMA_GUESTS=2 $(GUEST) -v -run '^TestPeer' ./rdma ./rdma/verbs
 	RDMA_GUESTS=2 RDMA_SHARE=$(CURDIR)/bin/static:$(CURDIR)/model/fairy KEVLARD_BIN=$(CURDIR)/bin/static/kevlard KEVLARD_MODELS=$(CURDIR)/model/fairy \
 		$(GUEST) -v ./e2e/rdma

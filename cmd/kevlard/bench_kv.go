@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -17,6 +18,8 @@ import (
 	"github.com/kevlard/kevlard/kvstream/codec"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/model/fairy"
+	"github.com/kevlard/kevlard/rdma"
+	"github.com/kevlard/kevlard/rdma/rail"
 )
 
 func benchKVCommand() *cli.Command {
@@ -25,7 +28,8 @@ func benchKVCommand() *cli.Command {
 		Usage: "GB/s of bulk transfers against bare connections; what compression gains",
 		Description: "Moves pieces over the loopback, by the transport that carries KV and by bare crypto/tls or\n" +
 			"TCP connections (the ceiling), taking turns. Both ends run in this process and share its\n" +
-			"cores. Compression is measured on one core, with KV of the bundled model and with KV in\n" +
+			"cores. With an RDMA device pieces go from it to itself too, in turns with plain TCP (TO TCP);\n" +
+			"its ceiling is bare TCP. Compression is measured on one core, with KV of the bundled model and with KV in\n" +
 			"the shape of Llama 3.1 8B that is made up (random, with outlier channels).",
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "sizes", Value: "1024,4096,16384,65536,262144,1048576,4194304,16777216", Usage: "`BYTES` of the pieces, comma separated"},
@@ -44,6 +48,7 @@ type kvReport struct {
 	Memcpy           float64          `json:"memcpy_gbytes_s"`
 	CompressionRatio float64          `json:"compression_ratio"` // of the first entry of Compression
 
+	RDMA        string          `json:"rdma,omitempty"` // why it was not run
 	Conns       int             `json:"connections"`
 	Summed      bool            `json:"summed"`
 	Compression []kvCompression `json:"compression"`
@@ -76,10 +81,29 @@ func runBenchKV(c *cli.Context) error {
 	if r.Results, err = kvbench.Run(c.Context, o); err != nil {
 		return err
 	}
+	rows, err := benchRDMA(c.Context, o)
+	if r.Results = append(r.Results, rows...); err != nil {
+		r.RDMA = fmt.Sprintf("not run: %v", err)
+	}
 	if wantsJSON(c) {
 		return writeJSON(c.App.Writer, r)
 	}
 	return printKV(c, r)
+}
+
+// benchRDMA measures RDMA on the devices that the daemon would use. Its error says why it
+// was not run.
+func benchRDMA(ctx context.Context, o kvbench.Options) (rows []kvbench.Result, err error) {
+	var want rail.Want
+	cards, err := rdma.Open(want)
+	if errors.Is(err, rdma.ErrNoDevice) {
+		return nil, fmt.Errorf("no device (%w)", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cards.Close()) }()
+	return kvbench.RunRDMA(ctx, o, cards.Devices, want)
 }
 
 // kvOptions checks the flags.
@@ -165,12 +189,19 @@ func fairyKV() ([]byte, error) {
 }
 
 func printKV(c *cli.Context, r kvReport) error {
-	t := newTable("TRANSPORT", "PIECE", "GB/S", "CEILING", "RATIO", "CPU S/GB")
+	t := newTable("TRANSPORT", "PIECE", "GB/S", "CEILING", "RATIO", "CPU S/GB", "TO TCP")
 	for _, v := range r.Results {
-		t.row(v.Transport, byteSize(int64(v.Piece)), fmt.Sprintf("%.2f", v.Speed), fmt.Sprintf("%.2f", v.Ceiling), fmt.Sprintf("%.2f", v.Ratio), fmt.Sprintf("%.2f", v.CPU))
+		toTCP := ""
+		if v.ToTCP > 0 {
+			toTCP = fmt.Sprintf("%.2f", v.ToTCP)
+		}
+		t.row(v.Transport, byteSize(int64(v.Piece)), fmt.Sprintf("%.2f", v.Speed), fmt.Sprintf("%.2f", v.Ceiling), fmt.Sprintf("%.2f", v.Ratio), fmt.Sprintf("%.2f", v.CPU), toTCP)
 	}
 	if err := t.write(c.App.Writer); err != nil {
 		return err
+	}
+	if r.RDMA != "" {
+		fmt.Fprintf(c.App.Writer, "rdma: %s\n", r.RDMA)
 	}
 	fmt.Fprintf(c.App.Writer, "\n%d connections, both ends in this process; memcpy of one core %.1f GB/s\n\n", r.Conns, r.Memcpy)
 	z := newTable("COMPRESSION OF KV", "RATIO", "ENCODE GB/S", "DECODE GB/S", "PAYS ON LINKS BELOW")

@@ -25,11 +25,15 @@ func TestBenchKV(t *testing.T) {
 		} `json:"results"`
 		Memcpy float64 `json:"memcpy_gbytes_s"`
 		Ratio  float64 `json:"compression_ratio"`
+		RDMA   string  `json:"rdma"`
 	}
 	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"tcp-tls", "tcp-tls", "tcp-plain", "tcp-plain"}
+	if got.RDMA == "" { // there is a device
+		want = append(want, "rdma", "rdma")
+	}
 	if len(got.Results) != len(want) || got.Memcpy <= 0 || got.Ratio < 1.1 {
 		t.Fatalf("got %+v", got)
 	}
@@ -39,7 +43,7 @@ func TestBenchKV(t *testing.T) {
 		}
 	}
 	r = program(t, nil, "", append(args, "--summed")...)
-	for _, want := range []string{"TRANSPORT", "tcp-plain  293.0 KiB", "memcpy of one core", "bundled model, float32", "Llama 3.1 8B"} {
+	for _, want := range []string{"\nrdma", "TRANSPORT", "tcp-plain  293.0 KiB", "memcpy of one core", "bundled model, float32", "Llama 3.1 8B"} {
 		if r.code != 0 || !strings.Contains(r.stdout, want) {
 			t.Errorf("exit %d, no %q in\n%s", r.code, want, r.stdout)
 		}

@@ -76,7 +76,7 @@ func imports() map[string][]string {
 		"internal/docrun":           {},
 		"internal/ringbench":        {"", "internal/measure", "membership", "membership/memtransport"},
 		"internal/routebench":       {"", "scheduler", "topology"},
-		"internal/kvbench":          {"", "kvstream/conns", "kvstream/mover", "kvstream/tcp"},
+		"internal/kvbench":          {"", "kvstream/conns", "kvstream/mover", "kvstream/tcp", "rdma", "rdma/rail"},
 		"internal/lifecycle":        {},
 		"internal/measure":          {},
 		"internal/sim":              {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},

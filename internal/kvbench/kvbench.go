@@ -1,5 +1,5 @@
 // Package kvbench measures how fast bulk pieces move over the loopback of this machine:
-// the TCP mover against bare connections that carry the same pieces, taking turns in one
+// the movers against bare connections that carry the same pieces, taking turns in one
 // process. Both ends share the cores, so a figure is what a node could do that sends and
 // receives at once; the ratio is what the mover costs.
 package kvbench
@@ -26,7 +26,7 @@ type Options struct {
 
 // Result is one transport with one size of pieces. Speeds are in GB/s (1e9 bytes).
 type Result struct {
-	Transport string  `json:"transport"` // tcp-tls or tcp-plain
+	Transport string  `json:"transport"` // tcp-tls, tcp-plain or rdma
 	Piece     int     `json:"piece_bytes"`
 	Speed     float64 `json:"gbytes_s"`
 	Ceiling   float64 `json:"ceiling_gbytes_s"`
@@ -36,6 +36,11 @@ type Result struct {
 	CeilingCPU float64 `json:"ceiling_cpu_s_per_gb"`
 	Worst      float64 `json:"ratio_min"` // of one round
 	Best       float64 `json:"ratio_max"`
+
+	// Of rdma: the speed of the mover over plain TCP in the same rounds, and the ratio to it.
+	// Its ceiling is bare TCP.
+	TCP   float64 `json:"tcp_gbytes_s,omitempty"`
+	ToTCP float64 `json:"ratio_tcp,omitempty"`
 }
 
 // way moves pieces of one size until the time is over, then waits until all have arrived;
@@ -48,7 +53,7 @@ type way interface {
 // reading is one measurement.
 type reading struct{ speed, cpu float64 }
 
-// Run measures both transports.
+// Run measures TCP, with TLS and plain.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	var out []Result
 	for _, t := range []struct {
@@ -70,6 +75,11 @@ func transport(ctx context.Context, o Options, name string, plain bool) (_ []Res
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, moved.close()) }()
+	return against(ctx, o, name, plain, moved)
+}
+
+// against compares the first way with bare connections, and with another if there is one.
+func against(ctx context.Context, o Options, name string, plain bool, moved ...way) (_ []Result, err error) {
 	bare, err := newBare(o.Conns, plain)
 	if err != nil {
 		return nil, err
@@ -78,7 +88,7 @@ func transport(ctx context.Context, o Options, name string, plain bool) (_ []Res
 
 	var out []Result
 	for _, size := range o.Sizes {
-		r, err := compare(ctx, o, size, moved, bare)
+		r, err := compare(ctx, o, size, append([]way{moved[0], bare}, moved[1:]...))
 		if err != nil {
 			return nil, fmt.Errorf("pieces of %d bytes: %w", size, err)
 		}
@@ -89,10 +99,10 @@ func transport(ctx context.Context, o Options, name string, plain bool) (_ []Res
 	return out, nil
 }
 
-// compare lets both ways take turns, after a short one each to warm up.
-func compare(ctx context.Context, o Options, size int, moved, bare way) (Result, error) {
-	ways := []way{moved, bare}
-	var all [2][]reading
+// compare lets the ways take turns, after a short one each to warm up: the one that is
+// measured, the ceiling, and a mover over TCP if it is to be compared with that.
+func compare(ctx context.Context, o Options, size int, ways []way) (Result, error) {
+	all := make([][]reading, len(ways))
 	for _, w := range ways {
 		if _, err := measure(ctx, w, size, o.Each/4); err != nil {
 			return Result{}, err
@@ -117,6 +127,10 @@ func compare(ctx context.Context, o Options, size int, moved, bare way) (Result,
 	r.Speed, r.CPU = medians(all[0])
 	r.Ceiling, r.CeilingCPU = medians(all[1])
 	r.Ratio = r.Speed / r.Ceiling
+	if len(ways) > 2 {
+		r.TCP, _ = medians(all[2])
+		r.ToTCP = r.Speed / r.TCP
+	}
 	return r, nil
 }
 

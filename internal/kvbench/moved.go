@@ -24,7 +24,7 @@ const headerBytes = 64
 // moved is a sending and a receiving mover.
 type moved struct {
 	conns    int
-	from, to *tcp.Mover
+	from, to mover.Mover
 	sink     *sink
 	body     []byte
 }
@@ -54,13 +54,15 @@ func newMoved(n int, plain, unsummed bool) (*moved, error) {
 		peers[node], ids[id.String()] = tcp.Peer{ID: id.String(), Addr: t.Addr()}, node
 		return t, nil
 	}
-	var err error
-	if m.to, err = start("receiver"); err != nil {
+	to, err := start("receiver")
+	if err != nil {
 		return nil, err
 	}
-	if m.from, err = start("sender"); err != nil {
-		return nil, errors.Join(err, m.to.Close())
+	from, err := start("sender")
+	if err != nil {
+		return nil, errors.Join(err, to.Close())
 	}
+	m.from, m.to = from, to
 	return m, nil
 }
 

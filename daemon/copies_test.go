@@ -94,6 +94,13 @@ func TestCopiesOverTCP(t *testing.T) {
 				if want := r.members[kevlard.NodeID(m.Name)].BulkAddr(); m.BulkAddr != want || want == "" {
 					t.Errorf("node %s has the bulk address %q, want %q", m.Name, m.BulkAddr, want)
 				}
+				over := "tcp-" + bulk
+				if m.Name == gateway.Members().Self {
+					over = ""
+				}
+				if m.Transport != over {
+					t.Errorf("KV goes to node %s over %q, want %q", m.Name, m.Transport, over)
+				}
 			}
 			results := streams(t, gateway, 4, 250, func() {
 				r.until("the standbys are close behind", func() bool { return replicated(t, gateway, 4, 40) })

@@ -161,6 +161,7 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 			r.RTTMS = millis(rtt)
 		}
 	}
+	r.Transport = d.transportTo(m.Name)
 	if down.IsZero() {
 		down = m.Since
 	}

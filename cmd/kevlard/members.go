@@ -32,7 +32,7 @@ func (sh shell) membersCommand() *cli.Command {
 }
 
 func membersTable(m report.Members) *table {
-	t := newTable("NAME", "STATE", "READY", "ROLE", "ADDRESS", "STAGES", "RTT", "VERSION")
+	t := newTable("NAME", "STATE", "READY", "ROLE", "ADDRESS", "STAGES", "RTT", "KV", "VERSION")
 	for _, n := range m.Nodes {
 		name := n.Name
 		if name == m.Self {
@@ -49,7 +49,7 @@ func membersTable(m report.Members) *table {
 		if n.RTTMS > 0 {
 			rtt = fmt.Sprintf("%.1f ms", n.RTTMS)
 		}
-		t.row(name, n.State, ready, n.Role, n.Addr, stagesText(n.Stages), rtt, n.Version)
+		t.row(name, n.State, ready, n.Role, n.Addr, stagesText(n.Stages), rtt, n.Transport, n.Version)
 	}
 	return t
 }

@@ -39,6 +39,10 @@ type Member struct {
 	RTTMS    float64           `json:"rtt_ms"`
 	Stages   []Stage           `json:"stages"`
 	Fetches  []Fetch           `json:"fetches,omitempty"` // that run now; local daemons only
+
+	// Transport moves KV there from the node that was asked: rdma, tcp-tls or tcp-plain; ""
+	// while nothing was sent there.
+	Transport string `json:"transport,omitempty"`
 }
 
 // Engine is one engine process of a local daemon.

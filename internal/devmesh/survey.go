@@ -193,13 +193,13 @@ func emptyNotNull[T any](s []T) []T {
 }
 
 // writeCluster rewrites cluster.json if something that scripts act on changed:
-// round-trip times alone do not count.
+// round-trip times and what moves KV alone do not count.
 func (m *Mesh) writeCluster(views []view) error {
 	c := m.merge(views)
 	stable := c
 	stable.Nodes = append([]report.Member(nil), c.Nodes...)
 	for i := range stable.Nodes {
-		stable.Nodes[i].RTTMS = 0
+		stable.Nodes[i].RTTMS, stable.Nodes[i].Transport = 0, ""
 	}
 	key, err := json.Marshal(stable)
 	if err != nil {

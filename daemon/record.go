@@ -11,6 +11,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/peer"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node/audit"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -150,6 +151,18 @@ func (r record) check() error {
 		if !slices.Contains(states, s.State) || s.Progress < 0 || s.Progress > 1000 || s.Cells < 0 || s.RowMicros < 0 || len(s.Class) > maxText || len(s.Reason) > maxText {
 			bad("stage %d: state %.20q, progress %d, cells %d, class of %d and reason of %d bytes", i, s.State, s.Progress, s.Cells, len(s.Class), len(s.Reason))
 		}
+	}
+	words := 0
+	for i, s := range r.Stages {
+		words += len(s.Agrees) + len(s.Disputes)
+		for _, n := range slices.Concat(s.Agrees, s.Disputes) {
+			if len(n) == 0 || len(n) > protocol.MaxID {
+				bad("stage %d: a node's name of %d bytes, want 1 to %d", i, len(n), protocol.MaxID)
+			}
+		}
+	}
+	if words > audit.MaxNames {
+		bad("the stages name %d nodes that were audited, at most %d are taken", words, audit.MaxNames)
 	}
 	errs = append(errs, checkCapacity(r.Capacity))
 	if len(r.Zone) > maxText || len(r.Reason) > maxText || len(r.Missing) > maxText {

@@ -39,7 +39,7 @@ func someRecord() record {
 	return record{
 		Node: "node-1", Boot: "01J", Version: 7, Models: []topology.Model{m}, Draining: true, Zone: "z", Labels: map[string]string{"rack": "4"},
 		Stages: []topology.Stage{
-			{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 0, Hi: 3}}, State: topology.Ready, Class: "c", Progress: 1000, Cells: 4096},
+			{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 0, Hi: 3}}, State: topology.Ready, Class: "c", Progress: 1000, Cells: 4096, Agrees: []kevlard.NodeID{"node-2"}, Disputes: []kevlard.NodeID{"node-3"}},
 			{Key: kevlard.StageKey{Model: m.ID, Layers: kevlard.Layers{Lo: 3, Hi: 8}}, State: topology.Cold, Reason: "engine exited: signal: killed"},
 		},
 	}
@@ -88,6 +88,9 @@ func TestRecordLimits(t *testing.T) {
 		"0 layers":            func(r *record) { r.Models[0].Layers = 0 },
 		"layers [0,9)":        func(r *record) { r.Stages[0].Key.Layers.Hi = 9 },
 		"of a model with 0":   func(r *record) { r.Stages[0].Key.Model = kevlard.Digest{9} },
+		"name of 0 bytes":     func(r *record) { r.Stages[0].Agrees = []kevlard.NodeID{""} },
+		"name of 129 bytes":   func(r *record) { r.Stages[1].Disputes = []kevlard.NodeID{kevlard.NodeID(strings.Repeat("x", 129))} },
+		"name 258 nodes":      func(r *record) { r.Stages[1].Agrees = slices.Repeat([]kevlard.NodeID{"n"}, 256) },
 		`state "hot"`:         func(r *record) { r.Stages[0].State = "hot" },
 		"reason of 513 bytes": func(r *record) { r.Stages[1].Reason = strings.Repeat("x", maxText+1) },
 	} {

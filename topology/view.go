@@ -60,6 +60,10 @@ type Stage struct {
 	// RowMicros is how long the engine takes for one row, in microseconds, measured over a
 	// minute; 0: not known.
 	RowMicros int `cbor:"10,keyasint,omitempty"`
+	// Agrees and Disputes name other holders of these layers that the node has audited, by
+	// what they compute from the same input: as it does, or otherwise.
+	Agrees   []kevlard.NodeID `cbor:"11,keyasint,omitempty"`
+	Disputes []kevlard.NodeID `cbor:"12,keyasint,omitempty"`
 }
 
 // Node is one member as the view's owner sees it. Its record (Models, Stages,

@@ -29,6 +29,7 @@ func fuzzed() map[string][]string {
 		"mesh":               {"FuzzDecodeHello", "FuzzDecodeProof", "FuzzReadFrame"},
 		"model":              {"FuzzDecoder", "FuzzNewFile", "FuzzParseHeader", "FuzzReadParts", "FuzzReadRecord"},
 		"model/chat":         {"FuzzNew", "FuzzRender"},
+		"node/audit":         {"FuzzDifferRows"},
 		"protocol":           {"FuzzDecodeFrame", "FuzzDecodeMessage", "FuzzDecodeRows"},
 		"rdma":               {"FuzzMessage", "FuzzRails"},
 		"rdma/flow":          {"FuzzImmediates", "FuzzPlace", "FuzzSetup"},

@@ -12,8 +12,9 @@ func imports() map[string][]string {
 		"scheduler": {"", "topology"},
 		"session":   {"", "kvstream/index", "protocol", "session/witness"},
 		"stage":     {"", "kvstream/index", "protocol", "topology"},
-		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "session/witness", "stage"},
+		"node":      {"", "kvstream/index", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node/audit"},
 
+		"node/audit":      {"", "protocol", "topology"},
 		"session/witness": {"", "protocol"},
 
 		"kvstream/index": {"", "protocol"},
@@ -45,7 +46,7 @@ func imports() map[string][]string {
 		"kvstream/prefer":          {"", "kvstream/mover"},
 		"rdma":                     {"", "kvstream/conns", "kvstream/mover", "kvstream/pace", "rdma/flow", "rdma/rail", "rdma/verbs"},
 		"rdma/flow":                {},
-		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/conns", "kvstream/index", "kvstream/mover", "kvstream/pace", "kvstream/prefer", "kvstream/tcp", "membership", "mesh", "node", "protocol", "stage", "topology", "weights"},
+		"daemon":                   {"", "daemon/report", "internal/lifecycle", "kvstream", "kvstream/conns", "kvstream/index", "kvstream/mover", "kvstream/pace", "kvstream/prefer", "kvstream/tcp", "membership", "mesh", "node", "node/audit", "protocol", "stage", "topology", "weights"},
 		"daemon/report":            {},
 		"daemon/toy":               {"", "daemon", "internal/toymodel", "stage"},
 		"api":                      {"", "daemon/report"},
@@ -90,7 +91,7 @@ func imports() map[string][]string {
 // it cannot control they must not use.
 func pure() []string {
 	return []string{
-		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "kvstream/index", "weights/plan", "rdma/flow", "gpu/health", "internal/measure", "internal/toymodel",
+		"", "protocol", "topology", "scheduler", "session", "session/witness", "stage", "node", "node/audit", "kvstream/index", "weights/plan", "rdma/flow", "gpu/health", "internal/measure", "internal/toymodel",
 	}
 }
 

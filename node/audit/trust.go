@@ -1,0 +1,188 @@
+package audit
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// Trust counts what members say of each other's stages. A node is not believed when at
+// least as many holders of the same layers dispute it as stand for it, itself among these.
+// So one liar cannot ban two honest holders that agree, and a tie fails closed: of two
+// holders that dispute each other, neither is used, because nobody else can tell who is
+// right. A member can deny service in other ways anyway; a wrong answer it can't make pass.
+//
+// Holders that could still turn the count, and have said nothing of the node yet, are
+// waited for, at most grace: a dispute makes them audit both at once.
+//
+// What was once not believed stays so until another holder agrees with it and those who
+// stand for it are more, or the ring has forgotten its name: an auditor that is gone must
+// not clear who it found.
+type Trust struct {
+	bad   map[claim]Tally
+	open  map[claim]kevlard.Instant // since when others could turn the count
+	until kevlard.Instant           // of the first of these; 0: there are none
+	sum   uint64
+}
+
+// Tally is what holders say of a stage of another.
+type Tally struct {
+	Node    kevlard.NodeID
+	Boot    kevlard.BootID
+	Key     kevlard.StageKey
+	For     []kevlard.NodeID // without itself
+	Against []kevlard.NodeID
+}
+
+// String describes the tally for people: nodes, layers and digest.
+func (t Tally) String() string {
+	return fmt.Sprintf("layers %v of model %s: disputed by %v, confirmed by %v", t.Key.Layers, t.Key.Model, t.Against, t.For)
+}
+
+// Deadline returns when See must be called again with the same view.
+func (t *Trust) Deadline() kevlard.Instant {
+	if t.until == 0 {
+		return kevlard.Never
+	}
+	return t.until
+}
+
+// See takes a view and returns whose stages are not believed from now on, and whose are
+// again. The words of nodes that are dead or have left count as long as the ring knows them.
+func (t *Trust) See(now kevlard.Instant, v topology.View) (lost, regained []Tally) {
+	counts := count(v)
+	if t.bad == nil {
+		t.bad = map[claim]Tally{}
+	}
+	open := map[claim]kevlard.Instant{}
+	t.until = 0
+	for _, c := range slices.SortedFunc(maps.Keys(counts), claim.compare) {
+		x := counts[c]
+		_, known := v.Node(c.node)
+		if _, is := t.bad[c]; is || !known || len(x.Against) <= len(x.For) {
+			continue
+		}
+		if len(x.For)+waited(v, x) >= len(x.Against) {
+			since, was := t.open[c]
+			if !was {
+				since = now
+			}
+			if due := since.Add(grace); now < due {
+				open[c] = since
+				if t.until == 0 || due < t.until {
+					t.until = due
+				}
+				continue
+			}
+		}
+		t.bad[c] = *x
+		t.sum += x.hash()
+		lost = append(lost, *x)
+	}
+	t.open = open
+	for _, c := range slices.SortedFunc(maps.Keys(t.bad), claim.compare) {
+		_, known := v.Node(c.node)
+		x := counts[c]
+		if known && (x == nil || len(x.For) == 0 || len(x.For) < len(x.Against)) {
+			if x != nil && len(x.Against) > 0 {
+				t.bad[c] = *x
+			}
+			continue
+		}
+		regained = append(regained, t.bad[c])
+		delete(t.bad, c)
+	}
+	return lost, regained
+}
+
+// waited is how many holders have said nothing of a node yet.
+func waited(v topology.View, t *Tally) (k int) {
+	about, _ := v.Node(t.Node)
+	class := ""
+	for _, s := range about.Stages {
+		if s.Key == t.Key {
+			class = s.Class
+		}
+	}
+	for _, n := range v.Nodes {
+		if n.ID == t.Node || n.State != topology.Alive && n.State != topology.Suspect || slices.Contains(t.For, n.ID) || slices.Contains(t.Against, n.ID) {
+			continue
+		}
+		if slices.ContainsFunc(n.Stages, func(s topology.Stage) bool { return s.Key == t.Key && s.State == topology.Ready && s.Class == class }) {
+			k++
+		}
+	}
+	return k
+}
+
+// count adds up the words of a view.
+func count(v topology.View) map[claim]*Tally {
+	counts := map[claim]*Tally{}
+	note := func(about kevlard.NodeID, key kevlard.StageKey) *Tally {
+		c := claim{about, key}
+		if counts[c] == nil {
+			n, _ := v.Node(about)
+			counts[c] = &Tally{Node: about, Boot: n.Boot, Key: key}
+		}
+		return counts[c]
+	}
+	vote := func(votes *[]kevlard.NodeID, by kevlard.NodeID) { // once, whatever its record repeats
+		if !slices.Contains(*votes, by) {
+			*votes = append(*votes, by)
+		}
+	}
+	for _, n := range v.Nodes {
+		for _, s := range n.Stages {
+			for _, about := range s.Disputes {
+				if about != n.ID {
+					vote(&note(about, s.Key).Against, n.ID)
+				}
+			}
+		}
+		for _, s := range n.Stages {
+			for _, about := range s.Agrees {
+				if x := note(about, s.Key); about != n.ID && !slices.Contains(x.Against, n.ID) {
+					vote(&x.For, n.ID)
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// hash names a loss of trust alike at all nodes.
+func (t Tally) hash() uint64 {
+	h := sha256.Sum256(fmt.Appendf(nil, "%q %q %v %v", t.Node, t.Boot, t.Key.Model, t.Key.Layers))
+	return binary.LittleEndian.Uint64(h[:])
+}
+
+// Distrusts reports whether a node is not believed.
+func (t *Trust) Distrusts(n kevlard.NodeID) bool {
+	for c := range t.bad {
+		if c.node == n {
+			return true
+		}
+	}
+	return false
+}
+
+// Bad lists what is not believed, by node and stage.
+func (t *Trust) Bad() []Tally {
+	return slices.SortedFunc(maps.Values(t.bad), func(a, b Tally) int { return cmp.Or(cmp.Compare(a.Node, b.Node), a.Key.Compare(b.Key)) })
+}
+
+// Suffix keeps KV that was computed before trust was last lost apart from what is computed
+// after: it may be the work of a liar, or come from one. It is empty as long as all were
+// believed. Owners that have seen the same losses have the same suffix.
+func (t *Trust) Suffix() string {
+	if t.sum == 0 {
+		return ""
+	}
+	return fmt.Sprintf("~%016x", t.sum)
+}

@@ -1,0 +1,215 @@
+package audit
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/topology"
+)
+
+// ringOf makes a view of holders from words like "a+b-c": a agrees with b and disputes c.
+func ringOf(words ...string) topology.View {
+	var v topology.View
+	for _, w := range words {
+		s := topology.Stage{Key: middle.Key, State: topology.Ready, Class: "c"}
+		for i := 1; i+1 < len(w); i += 2 {
+			if about := kevlard.NodeID(w[i+1 : i+2]); w[i] == '+' {
+				s.Agrees = append(s.Agrees, about)
+			} else {
+				s.Disputes = append(s.Disputes, about)
+			}
+		}
+		v.Nodes = append(v.Nodes, topology.Node{ID: kevlard.NodeID(w[:1]), Boot: kevlard.BootID(w[:1] + ".1"), State: topology.Alive, Stages: []topology.Stage{s}})
+	}
+	return v
+}
+
+// settle shows a view, and shows it again when all waiting is over.
+func (t *Trust) settle(v topology.View) (lost, regained []Tally) {
+	lost, regained = t.See(1, v)
+	if at := t.Deadline(); at != kevlard.Never {
+		more, again := t.See(at, v)
+		lost, regained = append(lost, more...), append(regained, again...)
+	}
+	return lost, regained
+}
+
+func distrusted(t *Trust, v topology.View) (out string) {
+	for _, n := range v.Nodes {
+		if t.Distrusts(n.ID) {
+			out += string(n.ID)
+		}
+	}
+	return out
+}
+
+func TestTrust(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ring []string
+		want string
+	}{
+		{"nobody says anything", []string{"a", "b"}, ""},
+		{"all agree", []string{"a+b+c", "b+a+c", "c+a+b"}, ""},
+		{"two against one, who disputes both", []string{"a+b-c", "b+a-c", "c-a-b"}, "c"},
+		{"one is enough where nobody confirms", []string{"a-b", "b"}, "b"},
+		{"of two that dispute each other neither is used", []string{"a-b", "b-a"}, "ab"},
+		{"two pairs dispute each other: a tie", []string{"a+b-c-d", "b+a-c-d", "c+d-a-b", "d+c-a-b"}, "abcd"},
+		{"three against two liars", []string{"a+b+c-d-e", "b+a+c-d-e", "c+a+b-d-e", "d+e-a-b-c", "e+d-a-b-c"}, "de"},
+		{"a word on oneself counts for nothing", []string{"a-b", "b+b+b+b"}, "b"},
+		{"saying it twice is one vote", []string{"a+b", "b+a", "c-a-a-a"}, ""},
+		{"who says both disputes", []string{"a+b-b", "b"}, "b"},
+		{"names that nobody has", []string{"a-z-y"}, ""},
+	} {
+		var trust Trust
+		v := ringOf(c.ring...)
+		lost, _ := trust.settle(v)
+		if got := distrusted(&trust, v); got != c.want || len(lost) != len(c.want) {
+			t.Errorf("%s: %q is not believed (%v), want %q", c.name, got, lost, c.want)
+		}
+		if again, back := trust.settle(v); len(again)+len(back) != 0 {
+			t.Errorf("%s: the same view changes something: %v %v", c.name, again, back)
+		}
+		if (trust.Suffix() == "") != (c.want == "") {
+			t.Errorf("%s: suffix %q", c.name, trust.Suffix())
+		}
+	}
+}
+
+// TestOthersAreWaitedFor: one word is not enough while holders that could turn the count
+// have not spoken, and is after a while.
+func TestOthersAreWaitedFor(t *testing.T) {
+	see := func(trust *Trust, at kevlard.Instant, ring ...string) string {
+		v := ringOf(ring...)
+		trust.See(at, v)
+		return distrusted(trust, v)
+	}
+	var trust Trust
+	if got := see(&trust, 1, "a-b", "b", "c"); got != "" || trust.Deadline() != kevlard.Instant(1).Add(grace) {
+		t.Errorf("before c has spoken: %q, until %v", got, trust.Deadline())
+	}
+	if got := see(&trust, 2, "a-b", "b", "c+b"); got != "" || trust.Deadline() != kevlard.Never {
+		t.Errorf("c confirms: %q, until %v", got, trust.Deadline())
+	}
+	if got := see(&trust, 3, "a-b", "b", "c-b"); got != "b" {
+		t.Errorf("c disputes too: %q", got)
+	}
+	trust = Trust{}
+	see(&trust, 1, "a-b", "b", "c")
+	if got := see(&trust, kevlard.Instant(grace), "a-b", "b", "c"); got != "" {
+		t.Errorf("a moment early: %q", got)
+	}
+	if got := see(&trust, trust.Deadline(), "a-b", "b", "c"); got != "b" || trust.Deadline() != kevlard.Never {
+		t.Errorf("c says nothing: %q, until %v", got, trust.Deadline())
+	}
+	trust = Trust{}
+	v := ringOf("a-b", "b", "c", "d", "e")
+	v.Nodes[2].State, v.Nodes[3].Stages[0].Class, v.Nodes[4].Stages[0].State = topology.Dead, "other", topology.Loading
+	if trust.See(1, v); !trust.Distrusts("b") {
+		t.Error("waits for who can't speak")
+	}
+	trust = Trust{}
+	if got := see(&trust, 1, "a-b", "b", "c-b", "d"); got != "b" {
+		t.Errorf("d could not turn it: %q", got)
+	}
+}
+
+// TestTrustIsRegained only by another holder's word, or when the name is forgotten.
+func TestTrustIsRegained(t *testing.T) {
+	var trust Trust
+	trust.settle(ringOf("a-b", "b"))
+	suffix := trust.Suffix()
+	for _, stays := range [][]string{
+		{"b"},      // who found it is gone
+		{"a", "b"}, // and has come back without a memory
+		{"a-b", "b"},
+		{"b+b"},
+	} {
+		if _, back := trust.settle(ringOf(stays...)); len(back) != 0 || !trust.Distrusts("b") {
+			t.Errorf("%v clears b", stays)
+		}
+	}
+	if _, back := trust.settle(ringOf("a+b", "b+a")); len(back) != 1 || trust.Distrusts("b") {
+		t.Errorf("a's agreement does not clear b: %v", back)
+	}
+	if trust.Suffix() != suffix {
+		t.Error("what was computed under the liar can be found again")
+	}
+	trust.settle(ringOf("a-b", "b"))
+	if trust.Suffix() == suffix {
+		t.Error("a second loss changes no names")
+	}
+	if trust.settle(ringOf("a-b")); trust.Distrusts("b") {
+		t.Error("a name that the ring has forgotten is not believed")
+	}
+}
+
+// TestDeadAuditorsCount: a liar is not cleared by the death of who found it.
+func TestDeadAuditorsCount(t *testing.T) {
+	v := ringOf("a-b", "b")
+	v.Nodes[0].State = topology.Dead
+	var trust Trust // of a node that joins now
+	if trust.settle(v); !trust.Distrusts("b") {
+		t.Error("b is believed")
+	}
+}
+
+// TestMinorityBansNobody: whatever fewer liars than honest holders say of whom, each honest
+// holder is believed once all honest ones have audited each other, and each liar that one
+// of them has found is not.
+func TestMinorityBansNobody(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		honest := rapid.IntRange(1, 6).Draw(t, "honest")
+		liars := rapid.IntRange(0, honest-1).Draw(t, "liars")
+		name := func(i int) kevlard.NodeID { return kevlard.NodeID(fmt.Sprintf("n%02d", i)) }
+		var v topology.View
+		for i := range honest + liars {
+			s := topology.Stage{Key: middle.Key, State: topology.Ready}
+			for j := range honest + liars {
+				switch lies := i >= honest; {
+				case i == j:
+				case lies && rapid.Bool().Draw(t, "says"):
+					s.Disputes = append(s.Disputes, name(j))
+				case lies && rapid.Bool().Draw(t, "confirms"):
+					s.Agrees = append(s.Agrees, name(j), name(j), name(i))
+				case lies:
+				case j < honest:
+					s.Agrees = append(s.Agrees, name(j))
+				default:
+					s.Disputes = append(s.Disputes, name(j))
+				}
+			}
+			stages := []topology.Stage{s}
+			if i >= honest && rapid.Bool().Draw(t, "repeats") {
+				stages = append(stages, s, s)
+			}
+			v.Nodes = append(v.Nodes, topology.Node{ID: name(i), State: topology.Alive, Stages: stages})
+		}
+		var trust Trust
+		lost, _ := trust.settle(v)
+		for i := range honest + liars {
+			if got := trust.Distrusts(name(i)); got != (i >= honest) {
+				t.Errorf("%d honest and %d liars: %s is believed: %v (%v)", honest, liars, name(i), !got, lost)
+			}
+		}
+	})
+}
+
+// TestSuffixIsTheSameEverywhere: owners that see the losses in another order share KV.
+func TestSuffixIsTheSameEverywhere(t *testing.T) {
+	var x, y Trust
+	x.settle(ringOf("a-b", "b", "c", "d"))
+	x.settle(ringOf("a-b", "b", "c-d", "d"))
+	y.settle(ringOf("a", "b", "c-d", "d"))
+	y.settle(ringOf("a-b", "b", "c-d", "d"))
+	if x.Suffix() != y.Suffix() || x.Suffix() == "" {
+		t.Errorf("%q and %q", x.Suffix(), y.Suffix())
+	}
+	if !slices.Equal(x.Bad()[0].Against, []kevlard.NodeID{"a"}) {
+		t.Errorf("%v", x.Bad())
+	}
+}

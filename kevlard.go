@@ -164,7 +164,7 @@ func (k StageKey) Compare(o StageKey) int {
 // Failure is why a session ended without an answer. Code is stable and goes to
 // the client; Message is for people.
 type Failure struct {
-	Code    string // no_route, poisoned, capacity, overloaded, draining
+	Code    string // no_route, poisoned, capacity, overloaded, draining, disputed
 	Status  int    // the HTTP status if nothing was sent yet
 	Message string
 }

@@ -53,6 +53,9 @@ func TakenOver(r protocol.Record, self protocol.Life, before protocol.Life, timi
 	m.inherit(r)
 	m.guard = newGuarding(r.Epoch, self, r.Witnesses)
 	m.guard.class = r.Class
+	for _, h := range r.Route {
+		m.runs(h.Node)
+	}
 	return m, m.tellAll(now, nil)
 }
 

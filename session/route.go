@@ -135,10 +135,12 @@ func (m *Machine) SetRoute(now kevlard.Instant, r kevlard.Route, class string, s
 	m.started, m.again, m.alone = false, 0, m.solo
 	for i, h := range r {
 		m.touch(h.Node, h.Layers)
+		m.runs(h.Node)
 		m.touch(standbys[i], h.Layers)
 		p := m.prepare(i)
 		if sources != nil {
 			p.Source, p.Mark = sources[i].Node, sources[i].Mark
+			m.runs(p.Source)
 		}
 		if i == 0 && !p.Recovery && !p.Solo {
 			p.Await = len(m.tokens) - 1

@@ -18,6 +18,7 @@
 package session
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -140,6 +141,7 @@ type Machine struct {
 	namedAt   kevlard.Instant   // when the last standby was named
 	kept      []keptCopy        // what earlier standbys have
 	touched   kevlard.Route     // who was a hop or standby, at any time
+	ran       []kevlard.NodeID  // whose work or copies its KV and tokens come from
 	unfit     map[kevlard.NodeID]kevlard.Instant
 
 	start       kevlard.Pos // where this term's work began
@@ -255,6 +257,24 @@ func (m *Machine) Cancel(now kevlard.Instant, out []Effect) []Effect {
 		return out
 	}
 	return m.finish(now, "cancelled", nil, out)
+}
+
+// Fail ends the session whatever it does: what it has is not to be gone on from.
+func (m *Machine) Fail(now kevlard.Instant, f *kevlard.Failure, out []Effect) []Effect {
+	if m.state == Done {
+		return out
+	}
+	return m.finish(now, "error", f, out)
+}
+
+// RanAt reports whether a node has computed for the session, or given it KV, since it
+// began; of a session that was taken over, since its last owner set its last route.
+func (m *Machine) RanAt(n kevlard.NodeID) bool { return slices.Contains(m.ran, n) }
+
+func (m *Machine) runs(n kevlard.NodeID) {
+	if n != "" && !slices.Contains(m.ran, n) {
+		m.ran = append(m.ran, n)
+	}
 }
 
 // fail ends the session, or pauses it if the trouble may pass and its client would have

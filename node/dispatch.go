@@ -15,6 +15,9 @@ import (
 // received routes a control message to the stage or session it is for.
 func (m *Machine) received(now kevlard.Instant, ev Received, out []Effect) []Effect {
 	out = m.heard(now, ev.From, out)
+	if m.audits.Concerns(answered(ev.Message)) {
+		return m.fromAudit(m.audits.Received(now, ev.From, ev.Message, nil), out)
+	}
 	switch msg := ev.Message.(type) {
 	case protocol.Ping:
 		if p := m.peers[ev.From]; p != nil {
@@ -251,6 +254,9 @@ func (m *Machine) fromStage(now kevlard.Instant, i int, effects []stage.Effect, 
 
 // findRoute answers a session that wants a route.
 func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []session.Effect) []session.Effect {
+	if f := m.tainted(s); f != nil {
+		return s.Fail(now, f, out)
+	}
 	model, known := m.view.Model(s.Model())
 	if !known {
 		return s.NoRoute(now, nil, out)
@@ -380,7 +386,7 @@ func (m *Machine) recoveringWait(model kevlard.Digest) bool {
 // usable reports whether a node can be a hop now.
 func (m *Machine) usable(id kevlard.NodeID) bool {
 	n, ok := m.view.Node(id)
-	if !ok || n.State == topology.Dead || n.State == topology.Left || n.State == topology.Draining || n.Avoid || !m.reach(id) {
+	if !ok || n.State == topology.Dead || n.State == topology.Left || n.State == topology.Draining || n.Avoid || !m.reach(id) || !m.believed(id) {
 		return false
 	}
 	if id == m.cfg.Self {

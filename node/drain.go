@@ -138,6 +138,8 @@ func (m *Machine) handsOver(now kevlard.Instant) bool {
 func (m *Machine) serves(id kevlard.NodeID) bool {
 	n, ok := m.view.Node(id)
 	switch {
+	case !m.believed(id):
+		return false
 	case m.usable(id):
 		return true
 	case id == m.cfg.Self:

@@ -3,6 +3,7 @@ package node
 import (
 	"time"
 
+	"github.com/kevlard/kevlard/node/audit"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/session/witness"
 	"github.com/kevlard/kevlard/stage"
@@ -51,6 +52,7 @@ type Timing struct {
 	// Drain is the wait from the announcement of a drain to the giving up of stages: longer
 	// than the news takes to reach the other holders. Default 1 s.
 	Drain time.Duration
+	Audit audit.Timing
 }
 
 func (t Timing) withDefaults() Timing {

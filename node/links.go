@@ -382,6 +382,7 @@ func (m *Machine) viewChanged(now kevlard.Instant, v topology.View, out []Effect
 	m.view = v
 	m.unsettled(now)
 	clear(m.ready)
+	out = m.weigh(now, out)
 	known := map[kevlard.NodeID]bool{}
 	for _, n := range v.Nodes {
 		known[n.ID] = true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/node/audit"
 	"github.com/kevlard/kevlard/scheduler"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/session/witness"
@@ -35,6 +36,9 @@ type Config struct {
 	KV     index.Config // what is kept for others
 	// Standbys is how many copies of a session's KV are kept: 0 or 1.
 	Standbys int
+	// AuditSeed is a secret of this life, by which nobody can know what this node asks when
+	// it audits others (package audit). All zero: it audits nobody.
+	AuditSeed [32]byte
 }
 
 // Machine is one node. Not safe for concurrent use.
@@ -87,6 +91,9 @@ type Machine struct {
 	reformAt kevlard.Instant           // when the plan is looked at
 	reformed kevlard.Instant           // when it was
 	late     time.Duration             // by which this node's timer fired, until due has acted on it
+
+	audits *audit.Machine // of what others compute
+	trust  audit.Trust    // what all say of each other
 }
 
 // New returns a node whose engines are to be started at once.
@@ -102,6 +109,7 @@ func New(cfg Config) *Machine {
 		assigned: map[kevlard.StageKey]Assigned{}, drains: draining{at: kevlard.Never},
 		announced: map[kevlard.StageKey]bool{}, reformAt: kevlard.Never, reformed: -kevlard.Instant(reformEvery),
 	}
+	m.audits = audit.New(audit.Config{Self: cfg.Self, Boot: cfg.Boot, Seed: cfg.AuditSeed, Timing: cfg.Timing.Audit})
 	if cfg.Auto {
 		m.reformer = topology.NewReformer(cfg.Self, cfg.Goal, cfg.Settle)
 	}
@@ -118,7 +126,7 @@ func New(cfg Config) *Machine {
 
 // Deadline reports when Step must be called with Wake if nothing else happens.
 func (m *Machine) Deadline() kevlard.Instant {
-	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt, m.reformAt, m.drains.at)
+	at := min(m.pingAt, m.renewAt, m.timers.next(), m.copies.Deadline(), m.resting.next(), m.records.Deadline(), m.logAt, m.reformAt, m.drains.at, m.audits.Deadline(), m.trust.Deadline())
 	for _, b := range m.bids {
 		at = min(at, b.at)
 	}
@@ -156,6 +164,10 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 	case Arrived:
 		out = m.heard(now, ev.From, out)
 		for _, it := range ev.Frame.Items {
+			if m.audits.Concerns(it.Session) && m.audits.Result(it) {
+				out = m.fromAudit(m.audits.Arrived(now, ev.From, it, nil), out)
+				continue
+			}
 			out = m.item(now, ev.From, it, out)
 		}
 	case EngineReady, EngineLoading, EngineExited, BatchDone, Exported, Loaded, RowsUnsent:
@@ -233,6 +245,12 @@ func (m *Machine) due(now kevlard.Instant, out []Effect) []Effect {
 	m.cool()
 	out = m.links(now, out)
 	out = m.bidsDue(now, out)
+	if now >= m.trust.Deadline() {
+		out = m.weigh(now, out)
+	}
+	if now >= m.audits.Deadline() {
+		out = m.fromAudit(m.audits.Wake(now, m.mayAudit, nil), out)
+	}
 	for {
 		id, ok := m.timers.pop(now)
 		if !ok {
@@ -256,6 +274,7 @@ func (m *Machine) submit(now kevlard.Instant, ev Submit, out []Effect) []Effect 
 	case m.poisoned.has(promptKey(ev.Request)):
 		return refuse("poisoned", 500, "this request crashed engines before; it is not tried again")
 	}
+	ev.Request.Salt = m.salted(ev.Request.Salt)
 	m.sessions[ev.Session] = session.New(ev.Session, m.cfg.Boot, ev.Request, m.cfg.Timing.Session, now)
 	m.clients[ev.Session] = ev.Client
 	m.counters.PromptTokens += uint64(len(ev.Request.Prompt))
@@ -326,6 +345,7 @@ func (m *Machine) fromSession(s *session.Machine, e session.Effect, out []Effect
 		m.counters.PrefixReused += uint64(e.Positions)
 		return append(out, Reused{s.ID(), e.Positions})
 	case session.Finish:
+		e.Err = m.explain(e.Err)
 		if e.Err != nil && e.Err.Code == "poisoned" {
 			m.poisoned.add(promptKey(session.Request{Model: s.Model(), Prompt: s.Prompt()}))
 		}

@@ -25,7 +25,7 @@ func (m *Machine) advertise() []topology.Stage {
 		a.Device, a.Releasing = m.assigned[s.Key()].Device, m.announced[s.Key()] || s.Released()
 		out = append(out, a)
 	}
-	return out
+	return m.withWords(out)
 }
 
 // unsettled makes the node look at the plan again, unless it drains: then it gives all up

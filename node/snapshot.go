@@ -7,6 +7,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/index"
+	"github.com/kevlard/kevlard/node/audit"
 	"github.com/kevlard/kevlard/session"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -79,6 +80,10 @@ type Snapshot struct {
 	Peers     []PeerInfo           // by name
 	Counters  Counters
 	KV        KVInfo
+	Audits    audit.Counters
+	// Distrusted is what holders of the same layers dispute, by node and stage: no route uses
+	// these nodes.
+	Distrusted []audit.Tally
 }
 
 // KVInfo describes the copies kept here and the transfers under way.
@@ -102,6 +107,7 @@ func (m *Machine) Snapshot(now kevlard.Instant) Snapshot {
 		s.Sessions = append(s.Sessions, describe(m.sessions[id]))
 	}
 	s.Paused = m.resting.paused()
+	s.Audits, s.Distrusted = m.audits.Counters(), m.trust.Bad()
 	if m.reformer != nil {
 		s.Failed, s.Cramped = m.reformer.Failed(), m.reformer.Cramped()
 	}

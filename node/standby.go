@@ -103,6 +103,9 @@ func (m *Machine) upgrade(now kevlard.Instant, s *session.Machine, out []session
 
 // offer answers a stage that wants a copy kept here.
 func (m *Machine) offer(now kevlard.Instant, from kevlard.NodeID, o protocol.Offer) protocol.Stored {
+	if !m.believed(from) {
+		return protocol.Stored{Session: o.Session, Fence: o.Fence, Stage: o.Stage, Refusal: protocol.RefusedNoStage, Detail: "what the sender computes is disputed"}
+	}
 	for _, s := range m.stages {
 		if s.Key() != o.Stage {
 			continue

@@ -93,8 +93,8 @@ func (d *Daemon) bulkKey(peerID string) []byte {
 	return h.Sum(nil)
 }
 
-// newBulkRoot makes the secret of this life from which keys are derived.
-func newBulkRoot() (root [32]byte) {
+// newRoot makes a secret of this life from which keys are derived.
+func newRoot() (root [32]byte) {
 	rand.Read(root[:]) // crypto/rand ends the process if it cannot
 	return root
 }

@@ -97,13 +97,13 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 		cfg: cfg, boot: kevlard.BootID(ulid.Make().String()), start: time.Now(), log: log, codec: protocol.NewCodec(),
 		events: newEventLog(), board: newBoard(), streams: newStreams(), frames: semaphore.NewWeighted(maxFrameBytes),
 		suspects: make(chan mesh.Peer, maxSuspects), inbox: make(chan node.Event, inboxSize), ended: make(chan struct{}), left: make(chan struct{}, 1),
-		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newBulkRoot(),
+		unsendable: map[kevlard.NodeID]bool{}, bulkRoot: newRoot(),
 	}
 	d.devices.watch = deps.Devices
 	d.metrics = newMetrics(d)
 	d.engines = newEngines(cfg, deps.Launcher, d.post, d.metrics.observeStep, log)
 	own, assigned := d.describe()
-	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys, Auto: cfg.Auto, Goal: cfg.Goal, Settle: cfg.Settle})
+	d.machine = node.New(node.Config{Self: cfg.Name, Boot: d.boot, Stages: assigned, Timing: cfg.Timing, Limits: cfg.Limits, KV: cfg.KV, Standbys: cfg.Standbys, Auto: cfg.Auto, Goal: cfg.Goal, Settle: cfg.Settle, AuditSeed: newRoot()})
 	var err error
 	pull := func(ctx context.Context, from kevlard.NodeID) ([]byte, error) {
 		return d.mesh.Call(ctx, from, methodRecord, nil)

@@ -152,6 +152,9 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	emit(prometheus.CounterValue, "kevlard_takeovers_total", "Sessions taken over by this node from owners that were gone.", float64(c.TakeOvers))
 	emit(prometheus.CounterValue, "kevlard_prefix_reused_tokens_total", "Tokens of prompts of sessions owned here whose KV was found instead of computed.", float64(c.PrefixReused))
 	emit(prometheus.CounterValue, "kevlard_fenced_items_total", "Stale items, answers and results dropped.", float64(c.Fenced))
+	for result, n := range map[string]uint64{"agree": s.node.Audits.Agreed, "differ": s.node.Audits.Differed, "silent": s.node.Audits.Silent} {
+		emit(prometheus.CounterValue, "kevlard_audits_total", "Audits of what others compute with the layers that are also here.", float64(n), "result", result)
+	}
 	rows := 0
 	compared := s.view.Compare()
 	for _, st := range s.node.Stages {

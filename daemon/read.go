@@ -70,11 +70,7 @@ func because(what, why string) string {
 func disagreements(s *snapshot) []report.Problem {
 	var out []report.Problem
 	nodes := func(m topology.Model) string {
-		var names []string
-		for _, n := range s.view.Holders(m.ID) {
-			names = append(names, string(n))
-		}
-		return strings.Join(names, ", ")
+		return names(s.view.Holders(m.ID))
 	}
 	for i, m := range s.serving {
 		for _, stray := range s.strays {
@@ -94,6 +90,25 @@ func disagreements(s *snapshot) []report.Problem {
 		}
 	}
 	return out
+}
+
+// distrusted names the nodes that others dispute; no route uses them.
+func distrusted(s *snapshot) (out []report.Problem) {
+	for _, t := range s.node.Distrusted {
+		out = append(out, report.Problem{
+			What: fmt.Sprintf("node %s computes layers %v of model %s (%s) otherwise than %s, which say they hold the same weights: nothing is routed to it", t.Node, t.Key.Layers, modelName(s.view, t.Key.Model), t.Key.Model, names(t.Against)),
+			Fix:  fmt.Sprintf("check the weights there (`kevlard model verify FILE`), its memory and devices, and who runs it; it is used again when another holder agrees with it, or after `kevlard force-leave %s`", t.Node),
+		})
+	}
+	return out
+}
+
+func names(nodes []kevlard.NodeID) string {
+	s := make([]string, len(nodes))
+	for i, n := range nodes {
+		s[i] = string(n)
+	}
+	return strings.Join(s, ", ")
 }
 
 func has(models []topology.Model, m topology.Model) bool {
@@ -265,6 +280,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 		add(fmt.Sprintf("layers %s of model %s find no memory: they take %d MiB with the least room for KV, and the hosts that may hold them have %d MiB left", joined(p.Missing), p.Model.Name, mib(p.Needs+1<<20-1), mib(p.Free)),
 			"add a host, raise [engine] memory_bytes where a host has more memory, or serve fewer models ([models] serve)")
 	}
+	out = append(out, distrusted(s)...)
 	out = append(out, disagreements(s)...)
 	for _, x := range st.Stages {
 		if x.Reason != "" {

@@ -53,6 +53,7 @@ type ring struct {
 	library func(kevlard.NodeID) *weights.Library           // nil: the daemons' own
 	fetched func(kevlard.NodeID) (daemon.LocalModel, error) // of a node; nil: no weights are fetched for stages
 	devices func(kevlard.NodeID) chan daemon.DeviceNews     // nil: no node has any
+	weights map[kevlard.NodeID]uint64                       // that a node computes with, whatever it says
 	mu      sync.Mutex
 	members map[kevlard.NodeID]*member
 }
@@ -99,7 +100,9 @@ func (r *ring) config(name kevlard.NodeID) daemon.Config {
 
 func (r *ring) run(cfg daemon.Config) *member {
 	r.t.Helper()
-	m := &member{cfg: cfg, launcher: &toy.Launcher{Model: toyModel, Step: r.step, Poison: r.poison}, ended: make(chan error, 1)}
+	computed := toyModel
+	computed.Weights = r.weights[cfg.Name]
+	m := &member{cfg: cfg, launcher: &toy.Launcher{Model: computed, Step: r.step, Poison: r.poison}, ended: make(chan error, 1)}
 	log := slog.New(slog.DiscardHandler)
 	if os.Getenv("KEVLARD_TEST_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("at", cfg.Name)

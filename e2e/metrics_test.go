@@ -55,7 +55,7 @@ func contract() map[string]metric {
 func own() []string {
 	return []string{
 		"kevlard_gpu_health", "kevlard_gpu_memory_size_bytes", "kevlard_gpu_memory_used_bytes", "kevlard_gpu_temperature_celsius", "kevlard_gpu_uncorrected_errors", "kevlard_gpu_xids_total",
-		"kevlard_bad_messages_total", "kevlard_kv_positions_total", "kevlard_stage_busy_seconds_total", "kevlard_stage_load_progress", "kevlard_stage_slowness", "kevlard_weights_bytes_total",
+		"kevlard_audits_total", "kevlard_bad_messages_total", "kevlard_kv_positions_total", "kevlard_stage_busy_seconds_total", "kevlard_stage_load_progress", "kevlard_stage_slowness", "kevlard_weights_bytes_total",
 		"kevlard_weights_rejected_total",
 	}
 }

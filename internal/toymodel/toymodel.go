@@ -31,6 +31,8 @@ type Model struct {
 	Layers int // at least 1
 	Vocab  int // at least 1; tokens are in [0,Vocab)
 	Width  int // bytes of one row of hidden state, a multiple of 8, at least 8
+	// Weights makes stages compute as if they had those of another model; 0 are the right ones.
+	Weights uint64
 }
 
 // Validate names every field that is out of range.
@@ -194,7 +196,7 @@ func (s *Stage) attend(layer int, p stage.Part, states []uint64) {
 		pos := p.Pos + i
 		cells[pos] = mix(h, n, uint64(pos))
 		sum += cells[pos]
-		states[i] = mix(h, sum, n)
+		states[i] = mix(h, sum, n) ^ s.model.Weights
 	}
 }
 

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -51,7 +52,11 @@ func (h *host) start() {
 	w := h.w
 	h.life++
 	h.boot = kevlard.BootID(fmt.Sprintf("%s.%06d", h.id, h.life))
-	h.m = node.New(node.Config{Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits, KV: h.kv, Standbys: w.sc.Standbys, Auto: h.auto, Goal: topology.Goal{Stages: len(w.sc.Ranges)}})
+	var secret [32]byte
+	if w.sc.Audit {
+		secret = sha256.Sum256([]byte(h.boot))
+	}
+	h.m = node.New(node.Config{AuditSeed: secret, Self: h.id, Boot: h.boot, Stages: h.stages, Limits: w.sc.Limits, KV: h.kv, Standbys: w.sc.Standbys, Auto: h.auto, Goal: topology.Goal{Stages: len(w.sc.Ranges)}})
 	h.frozen, h.inbox, h.wakeAt = false, nil, kevlard.Never
 	h.engines = map[kevlard.StageKey]*engine{}
 	h.memory, h.pieces, h.stopped = newMemory(h.kv.BlockTokens), map[uint64]*piece{}, nil

@@ -53,6 +53,8 @@ type Stats struct {
 	Loaded, Rotten        int // positions
 	Again, Refused        int // answers of standbys
 
+	Audits uint64 // that agreed, of the hosts' last lives
+
 	Crowd, Computed int           // sessions that came at once; of these those that computed what all begin with
 	CrowdTime       time.Duration // until the last of them had ended
 }
@@ -130,6 +132,10 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 			j.replayed(h, e)
 		case node.Finish:
 			j.finish(h, e)
+		case node.Report:
+			if e.Type == "audit-differs" || e.Type == "distrusted" {
+				j.fail("%s says of %s: %s", h.id, e.Node, e.Detail)
+			}
 		case node.Send:
 			switch m := e.Message.(type) {
 			case protocol.Prepare:
@@ -373,6 +379,7 @@ func (j *judge) ended() {
 			continue
 		}
 		s := h.m.Snapshot(j.w.now)
+		j.stats.Audits += s.Audits.Agreed
 		if len(s.Sessions) > 0 {
 			j.fail("%s still owns %d sessions", h.id, len(s.Sessions))
 		}

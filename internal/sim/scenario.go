@@ -87,6 +87,9 @@ type Scenario struct {
 
 	Roam bool // clients come back on any node when their owner is gone
 
+	// Audit makes hosts audit what others compute, which is all the same here.
+	Audit bool
+
 	// Crowd is how many sessions come at once, when all engines are ready, whose prompts
 	// begin with the same Opening tokens. They come before Sessions.
 	Crowd, Opening int

@@ -20,6 +20,7 @@ var (
 	widow = flag.Bool("widow", false, "play -seed as one of lost owners")
 	plan  = flag.Bool("planned", false, "play -seed as one of hosts that follow the plan")
 	turns = flag.Bool("replaced", false, "play -seed as one of hosts that die in turn and are replaced")
+	check = flag.Bool("audited", false, "play -seed with audits")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
 	show  = flag.Bool("show", false, "print the trace of -seed")
 	most  = flag.Int("failures", 50, "how many failing seeds are listed before a run ends")
@@ -45,6 +46,7 @@ func TestSeeds(t *testing.T) {
 		if *widow {
 			sc = sim.Widows(*seed)
 		}
+		sc.Audit = *check
 		t.Logf("%+v", sc)
 		r := sim.Run(sc, o)
 		t.Log(r)
@@ -84,6 +86,23 @@ func TestWidows(t *testing.T) {
 	t.Logf("%+v", total)
 	if total.TakenOver == 0 || 4*total.Lost > total.Finished {
 		t.Errorf("%d sessions were taken over, %d lost", total.TakenOver, total.Lost)
+	}
+}
+
+// TestAudited plays seeds of all kinds of faults in which hosts audit each other: nobody
+// is accused of anything, and nothing else goes wrong.
+func TestAudited(t *testing.T) {
+	if *seed != 0 {
+		t.Skip("-seed plays one seed of TestSeeds")
+	}
+	total := play(t, " -audited", *first, max(40, *seeds/10), func(seed uint64) sim.Scenario {
+		s := sim.FromSeed(seed)
+		s.Audit = true
+		return s
+	})
+	t.Logf("%+v", total)
+	if total.Audits == 0 {
+		t.Error("nobody was audited")
 	}
 }
 
@@ -168,6 +187,7 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.AfterCopy += s.AfterCopy
 	to.Loaded += s.Loaded
 	to.Rotten += s.Rotten
+	to.Audits += s.Audits
 	to.Again += s.Again
 	to.Refused += s.Refused
 	to.WorstGap = max(to.WorstGap, s.WorstGap)

@@ -90,7 +90,8 @@ type state struct {
 	live    bool            // it is ready, and so is this node's own
 	at      kevlard.Instant // of the next audit, while live
 	wait    time.Duration   // that the last one without a verdict cost; 0: it had one
-	strikes int
+	differs bool            // an audit differed, and is looked into
+	looks   int             // audits that must agree, one after the other, to end that or a dispute
 	verdict Verdict
 }
 
@@ -237,7 +238,7 @@ func (m *Machine) seeHolders(now kevlard.Instant, v topology.View, h Holding, he
 		}
 		s.live = true
 		if s.boot != n.Boot || s.class != h.Class { // another life: a dispute stands until it is refuted
-			s.boot, s.class, s.strikes = n.Boot, h.Class, 0
+			s.boot, s.class, s.differs, s.looks = n.Boot, h.Class, false, looks
 			if s.verdict == Agrees {
 				s.verdict = Unknown
 			}
@@ -309,17 +310,23 @@ func (m *Machine) judged(now kevlard.Instant, r *run, differ string, out []Effec
 		return out
 	}
 	s.wait, s.at = 0, now.Add(m.cfg.Timing.Every/2+m.jitter(m.cfg.Timing.Every))
-	found := Agrees
-	if differ == "" {
+	found := s.verdict
+	switch {
+	case differ == "":
 		m.counters.Agreed++
-		s.strikes = 0
-	} else {
-		m.counters.Differed++
-		if s.strikes++; s.strikes < strikes && s.verdict != Disputes {
-			s.at = now
-			return out
+		if s.differs || s.verdict == Disputes {
+			if s.looks--; s.looks > 0 {
+				s.at = now
+				return out
+			}
 		}
-		found = Disputes
+		found, s.differs = Agrees, false
+	case s.differs || s.verdict == Disputes:
+		m.counters.Differed++
+		found, s.differs, s.looks = Disputes, false, looks
+	default:
+		m.counters.Differed++
+		s.at, s.differs, s.looks = now, true, looks
 	}
 	if s.verdict == found {
 		return out

@@ -23,18 +23,18 @@
 // # What it costs
 //
 // At most 8 positions at each of two stages, so 16 rows of compute for one verdict, and
-// 8 rows of hidden state each way over the network (64 KiB in all for a model of dimension
+// 8 rows of hidden state each way (a last stage: 8 batches, with a token sampled in each) over the network (64 KiB in all for a model of dimension
 // 1024, at most 512 KiB); no KV is kept for others or sent. A ring of eight nodes with two
 // holders of each stage makes eight audits in ten minutes.
 //
 // # What a verdict does
 //
-// One difference alone does not count: the audit is repeated at once, and two in a row are
-// a dispute. A node says in its record which holders of its layers it agrees with and which
+// One difference alone does not count: it is looked into by up to eight more audits at
+// once, and if one of them differs too it is a dispute, which eight that agree can end. A node says in its record which holders of its layers it agrees with and which
 // it disputes; Trust counts these words at every node.
 //
 // # What it does not find
 //
-// Who computes rightly for audits and otherwise for sessions, or answers none: an audit can
+// A difference that is too small to show in 8 positions of random input; who computes rightly for audits and otherwise for sessions, or answers none: an audit can
 // be told from a session by who sends what. Layers with one holder are never audited.
 package audit

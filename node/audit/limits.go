@@ -40,8 +40,10 @@ const (
 	// grace is how long others are waited for that could stand for a disputed node: that of
 	// First, two audits, and what a record takes to reach all.
 	grace = 3 * time.Second
-	// strikes is how many differences in a row are a dispute.
-	strikes = 2
+	// looks is how often a difference is looked into, at once: if one of these audits differs
+	// too, it is a dispute. As many must agree in a row to end a dispute. A slight fault, such
+	// as a flipped bit of one weight, shows only in some inputs.
+	looks = 8
 	// maxClaims is how many claims are remembered; further ones are not audited.
 	maxClaims = 1024
 	// MaxNames is how many holders one node names in its verdicts, over all its stages: 33

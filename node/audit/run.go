@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"fmt"
 	"math"
 	"time"
 
@@ -28,9 +29,9 @@ type run struct {
 // side is what one of the two stages has answered.
 type side struct {
 	prepared bool
-	n        int    // leading positions of rows
-	rows     []byte // n rows
-	chosen   *kevlard.Sampled
+	n        int               // leading positions that it has answered
+	rows     []byte            // n rows
+	chosen   []kevlard.Sampled // the same, of a last stage
 }
 
 // fence is that of all audits: none is routed twice.
@@ -132,9 +133,11 @@ func (m *Machine) Received(now kevlard.Instant, from kevlard.NodeID, msg protoco
 		s.prepared = true
 		return m.feed(r, out)
 	case protocol.Step:
-		if r.hold.Last && msg.Sampled && msg.Next == len(r.tokens) && msg.Logprobs != nil {
-			s.chosen = &kevlard.Sampled{Token: msg.Token, Logprobs: msg.Logprobs}
+		if !r.hold.Last || !msg.Sampled || msg.Next != s.n+1 || s.n == len(r.tokens) || msg.Logprobs == nil {
+			return out
 		}
+		s.n++
+		s.chosen = append(s.chosen, kevlard.Sampled{Token: msg.Token, Logprobs: msg.Logprobs})
 		return m.compare(now, r, out)
 	case protocol.Refused, protocol.Lost:
 		return m.silent(now, r, out)
@@ -148,11 +151,19 @@ func (m *Machine) feed(r *run, out []Effect) []Effect {
 		return out
 	}
 	r.sent = true
-	it := protocol.Item{Session: r.id, Fence: fence(), Lo: r.hold.Key.Layers.Lo, Tokens: r.tokens, Start: true, Sample: r.hold.Last, Rows: r.rows}
+	it := protocol.Item{Session: r.id, Fence: fence(), Lo: r.hold.Key.Layers.Lo, Tokens: r.tokens, Start: true, Rows: r.rows}
 	if r.rows != nil {
 		it.Width = r.hold.Width
 	}
-	f := protocol.Frame{Items: []protocol.Item{it}}
+	var f protocol.Frame
+	for r.hold.Last && len(it.Tokens) > 1 { // a token is sampled after each position
+		var head protocol.Item
+		head, it = it.Split(1)
+		head.Sample = true
+		f.Items = append(f.Items, head)
+	}
+	it.Sample = r.hold.Last
+	f.Items = append(f.Items, it)
 	return append(out, SendFrame{r.claim.node, f}, SendFrame{m.cfg.Self, f})
 }
 
@@ -171,13 +182,14 @@ func (m *Machine) Arrived(now kevlard.Instant, from kevlard.NodeID, it protocol.
 
 // compare judges when both have answered.
 func (m *Machine) compare(now kevlard.Instant, r *run, out []Effect) []Effect {
-	done := func(s side) bool { return s.chosen != nil || !r.hold.Last && s.n == len(r.tokens) }
-	if !done(r.mine) || !done(r.theirs) {
+	if r.mine.n < len(r.tokens) || r.theirs.n < len(r.tokens) {
 		return out
 	}
 	differ := differRows(r.hold, r.mine.rows, r.theirs.rows)
-	if r.hold.Last {
-		differ = differChoice(r.hold, *r.mine.chosen, *r.theirs.chosen)
+	for i, mine := range r.mine.chosen {
+		if d := differChoice(r.hold, mine, r.theirs.chosen[i]); d != "" && differ == "" {
+			differ = fmt.Sprintf("after position %d %s", i, d)
+		}
 	}
 	return m.judged(now, r, differ, out)
 }

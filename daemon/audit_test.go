@@ -51,6 +51,14 @@ func TestLiarIsFound(t *testing.T) {
 	r.timing.Audit.First = time.Second // so that streams are with the liar before it is found
 	r.start("b2", hops[1])
 	r.ready()
+	r.until("the honest holders have confirmed each other", func() bool {
+		for _, n := range []kevlard.NodeID{"b", "b2"} {
+			if scrape(t, r.members[n])["kevlard_audits_total result=agree"] == 0 {
+				return false
+			}
+		}
+		return true
+	})
 	const length = 450
 	var all sync.WaitGroup
 	results := make([]result, 8)

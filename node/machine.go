@@ -220,6 +220,8 @@ func (m *Machine) Step(now kevlard.Instant, ev Event, out []Effect) []Effect {
 func (m *Machine) forgive(now kevlard.Instant, late time.Duration) {
 	m.late = late
 	m.counters.LateJudge++
+	m.trust.Forgive(now, late)
+	m.audits.Forgive(late)
 	for _, p := range m.peers {
 		p.heardAt = min(now, max(p.heardAt.Add(late), now.Add(kevlard.LateGrace-p.silence(m.cfg.Timing))))
 		p.unmeasure()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/topology"
@@ -51,6 +52,19 @@ func (t *Trust) Deadline() kevlard.Instant {
 		return kevlard.Never
 	}
 	return t.until
+}
+
+// Forgive gives others the time again that this node was itself away: what they said may
+// still be in its sockets.
+func (t *Trust) Forgive(now kevlard.Instant, late time.Duration) {
+	t.until = 0
+	for c, since := range t.open {
+		since = min(since.Add(late), now)
+		t.open[c] = since
+		if due := since.Add(grace); t.until == 0 || due < t.until {
+			t.until = due
+		}
+	}
 }
 
 // See takes a view and returns whose stages are not believed from now on, and whose are

@@ -107,6 +107,12 @@ func TestOthersAreWaitedFor(t *testing.T) {
 		t.Errorf("c says nothing: %q, until %v", got, trust.Deadline())
 	}
 	trust = Trust{}
+	see(&trust, 1, "a-b", "b", "c")
+	trust.Forgive(kevlard.Instant(2*grace), grace) // this node was away
+	if got := see(&trust, kevlard.Instant(2*grace), "a-b", "b", "c"); got != "" || trust.Deadline() != kevlard.Instant(1).Add(2*grace) {
+		t.Errorf("after this node was away: %q, until %v", got, trust.Deadline())
+	}
+	trust = Trust{}
 	v := ringOf("a-b", "b", "c", "d", "e")
 	v.Nodes[2].State, v.Nodes[3].Stages[0].Class, v.Nodes[4].Stages[0].State = topology.Dead, "other", topology.Loading
 	if trust.See(1, v); !trust.Distrusts("b") {

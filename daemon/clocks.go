@@ -41,8 +41,8 @@ func (d *Daemon) askClock(ctx context.Context, n kevlard.NodeID) (report.Clock, 
 			return best, err
 		}
 		var a clockAnswer
-		if err := json.Unmarshal(b, &a); err != nil {
-			return best, fmt.Errorf("decode the time of node %s: %w", n, err)
+		if err := readCall(fmt.Sprintf("the time of node %s", n), b, &a); err != nil {
+			return best, err
 		}
 		if c := compareClocks(sent, got, time.Unix(0, a.UnixNS)); i == 0 || c.WithinMS < best.WithinMS {
 			best = c

@@ -148,7 +148,7 @@ func (d *Daemon) askLinks(ctx context.Context, p mesh.Peer, within time.Duration
 		calls.Go(func() {
 			var a linkAnswer
 			b, err := d.mesh.Call(ctx, n, methodLink, body)
-			if err != nil || json.Unmarshal(b, &a) != nil {
+			if err != nil || readCall("a link answer", b, &a) != nil {
 				return // it says nothing: it may be as dead
 			}
 			mu.Lock()
@@ -163,8 +163,8 @@ func (d *Daemon) askLinks(ctx context.Context, p mesh.Peer, within time.Duration
 // answerLink serves methodLink.
 func (d *Daemon) answerLink(body []byte) ([]byte, error) {
 	var c linkCall
-	if err := json.Unmarshal(body, &c); err != nil {
-		return nil, fmt.Errorf("decode the link call: %w", err)
+	if err := readCall("the link call", body, &c); err != nil {
+		return nil, err
 	}
 	a := linkAnswer{Lost: d.outages.has(c.Node)}
 	for _, p := range d.mesh.Peers() {

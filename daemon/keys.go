@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -184,9 +183,7 @@ func (d *Daemon) askNodeKeys(ctx context.Context, to kevlard.NodeID, c keysCall,
 	}
 	b, err := d.mesh.Call(ctx, to, methodKeys, body)
 	if err == nil {
-		if err = json.Unmarshal(b, &a); err != nil {
-			err = fmt.Errorf("decode the answer of node %s: %w", to, err)
-		}
+		err = readCall(fmt.Sprintf("the answer of node %s", to), b, &a)
 	}
 	return a, err
 }
@@ -194,8 +191,8 @@ func (d *Daemon) askNodeKeys(ctx context.Context, to kevlard.NodeID, c keysCall,
 // answerKeys serves methodKeys.
 func (d *Daemon) answerKeys(body []byte) ([]byte, error) {
 	var c keysCall
-	if err := json.Unmarshal(body, &c); err != nil {
-		return nil, errors.New("decode the keys call: not JSON") // the error might quote the secret
+	if err := readCall("the keys call", body, &c); err != nil {
+		return nil, err
 	}
 	a, err := d.secrets.do(c)
 	if err != nil {

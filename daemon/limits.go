@@ -13,6 +13,7 @@ import "time"
 //	maxPulls       records pulled at once                  the others wait for their turn
 //	maxRecord      a node record on the wire               not published, not accepted
 //	maxModels, maxStages, maxText  parts of a record       not accepted
+//	maxCall        a call of a member, or its answer       not accepted
 //	maxAsks        nodes asked for their sessions or time at once  the others wait for their turn
 //	maxFinds       nodes asked at once who owns a session  the others wait for their turn
 //	maxSuspects, maxInquests  peers whose connections broke, and those looked after at once  left to the ring's probes
@@ -63,6 +64,7 @@ const (
 	maxRecord = 256 << 10
 	maxModels = 64
 	maxStages = 1024
+	maxCall   = 1 << 20 // a document that members send each other
 	// maxDevices and maxFailed bound what a record says of a node's capacity.
 	maxDevices = 64
 	maxFailed  = 64

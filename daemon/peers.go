@@ -66,10 +66,13 @@ func (d *Daemon) handler() mesh.Handler {
 			}
 			d.post(node.PeerDown{Node: p.Node, Cause: cause(err)})
 		},
-		Refused: func(name, addr, reason string) {
-			d.report(node.Report{Type: "refused-peer", Node: kevlard.NodeID(name), Cause: reason, Detail: addr})
-		},
+		Refused: d.refused,
 	}
+}
+
+// refused tells of a node that is not let in, by the mesh or, without its name, by gossip.
+func (d *Daemon) refused(name, addr, reason string) {
+	d.report(node.Report{Type: "refused-peer", Node: kevlard.NodeID(name), Cause: reason, Detail: addr})
 }
 
 // garbage counts what a peer sent and this build can't read; the connection goes
@@ -110,8 +113,8 @@ func (d *Daemon) answer(ctx context.Context, from mesh.Peer, method string, body
 		return json.Marshal(d.ownSessions())
 	case methodDrain:
 		var c drainCall
-		if err := json.Unmarshal(body, &c); err != nil {
-			return nil, fmt.Errorf("decode the drain call: %w", err)
+		if err := readCall("the drain call", body, &c); err != nil {
+			return nil, err
 		}
 		return nil, d.drainSelf(ctx, c.Undo)
 	case methodKeys:

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -190,15 +189,12 @@ func (d *Daemon) Sessions(ctx context.Context, all bool) report.Sessions {
 }
 
 func (d *Daemon) askSessions(ctx context.Context, n kevlard.NodeID) (report.Sessions, error) {
-	var theirs report.Sessions
+	theirs := sessionsAnswer{of: n}
 	b, err := d.mesh.Call(ctx, n, methodSessions, nil)
-	if err != nil {
-		return theirs, err
+	if err == nil {
+		err = readCall(fmt.Sprintf("the sessions of node %s", n), b, &theirs)
 	}
-	if err := json.Unmarshal(b, &theirs); err != nil {
-		return theirs, fmt.Errorf("decode the sessions of node %s: %w", n, err)
-	}
-	return theirs, nil
+	return theirs.Sessions, err
 }
 
 func (d *Daemon) ownSessions() report.Sessions {

@@ -162,7 +162,7 @@ func (d *Daemon) askWhereabouts(ctx context.Context, n kevlard.NodeID, body []by
 	var w whereabouts
 	b, err := d.mesh.Call(ctx, n, methodFind, body)
 	if err == nil {
-		err = json.Unmarshal(b, &w)
+		err = readCall("where a session is", b, &w)
 	}
 	if err != nil {
 		d.log.Debug("owner not learned", "peer", n, "err", err)
@@ -182,8 +182,8 @@ type findCall struct {
 // is still there: another says that it is it.
 func (d *Daemon) find(ctx context.Context, body []byte) ([]byte, error) {
 	var c findCall
-	if err := json.Unmarshal(body, &c); err != nil {
-		return nil, fmt.Errorf("decode the find call: %w", err)
+	if err := readCall("the find call", body, &c); err != nil {
+		return nil, err
 	}
 	w, err := d.whereabouts(ctx, c.Session)
 	if err != nil {

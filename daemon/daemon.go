@@ -172,6 +172,7 @@ func (d *Daemon) bindRing(deps Deps) error {
 		Name: d.cfg.Name, Ring: d.cfg.Ring, Bind: d.cfg.GossipBind, Advertise: at.gossip, Join: d.cfg.Join,
 		Secret: d.secrets.keys[0], OldSecrets: d.secrets.keys[1:],
 		Profile: d.cfg.Profile, DataDir: d.cfg.DataDir, Log: d.log, Transport: deps.Transport,
+		Refused: func(addr, reason string) { d.refused("", addr, reason) },
 		Meta: membership.Meta{
 			Peer: d.mesh.PeerID(), Boot: d.boot, Role: d.cfg.Role, ProtoMin: d.cfg.Protocol.Min, ProtoMax: d.cfg.Protocol.Max, Mesh: at.mesh, Bulk: at.bulk,
 			API: at.api, APITLS: d.cfg.APITLS, Record: 1, Version: d.cfg.Version,

@@ -46,6 +46,9 @@ type Config struct {
 	Meta Meta
 	// Log receives memberlist's lines and ours; nil discards them.
 	Log *slog.Logger
+	// Refused is told the address of a node that gossips with a different secret, at most
+	// once a minute for each host; nil tells nobody. It must not block or call the Ring.
+	Refused func(addr, reason string)
 	// Transport replaces UDP and TCP in in-process tests (see memtransport).
 	Transport memberlist.NodeAwareTransport
 }

@@ -53,6 +53,8 @@ type bridge struct {
 	ring   string
 	lookup func(kevlard.NodeID) (Member, bool)
 	limit  *limiter
+	// refused is told of a node that does not have the secret, as often as the log is; nil: nobody.
+	refused func(addr, reason string)
 
 	first   string        // memberlist's words when it has taken our incarnation; see seniority
 	refuted chan struct{} // capacity 1: it has
@@ -74,6 +76,9 @@ func (b *bridge) secret(from string) {
 		host = h
 	}
 	if b.limit.allow("secret "+host, time.Now()) {
+		if b.refused != nil {
+			b.refused(from, "it gossips with a different secret")
+		}
 		b.log.Warn("a node at "+from+" gossips with a different secret", "addr", from, "ring", b.ring,
 			"fix", "compare the secret_file of both nodes")
 	}

@@ -82,7 +82,7 @@ func newRing(cfg Config, p profile) (*Ring, error) {
 	}
 	r.table.vouch = vouchProbes * p.probe
 	r.log = &bridge{
-		log: k.Log, ring: k.Ring, lookup: r.table.get, limit: newLimiter(time.Minute),
+		log: k.Log, ring: k.Ring, lookup: r.table.get, limit: newLimiter(time.Minute), refused: k.Refused,
 		first: fmt.Sprintf("Refuting a suspect message (from: %s)", k.Name), refuted: make(chan struct{}, 1),
 	}
 	r.rumours = &memberlist.TransmitLimitedQueue{

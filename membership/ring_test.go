@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -302,10 +303,23 @@ func TestOtherSecret(t *testing.T) {
 		procs := w.ring(3)
 		cfg := w.config(4, seedsOf(1, 2, 3)...)
 		cfg.Secret = slices.Repeat([]byte{8}, SecretSize)
+		var mu sync.Mutex
+		var refused []string
+		cfg.Refused = func(addr, reason string) {
+			mu.Lock()
+			defer mu.Unlock()
+			refused = append(refused, addr+" "+reason)
+		}
 		odd := w.start(cfg)
 		time.Sleep(50 * time.Second)
 		if n := odd.log.count("level=WARN", `msg="a node at`, "different secret"); n != 3 {
 			t.Errorf("the odd one warns %d times in 50 s, want once per seed", n)
+		}
+		mu.Lock()
+		slices.Sort(refused)
+		mu.Unlock()
+		if want := []string{"10.0.0.1:7946 it gossips with a different secret", "10.0.0.2:7946 it gossips with a different secret", "10.0.0.3:7946 it gossips with a different secret"}; !slices.Equal(refused, want) {
+			t.Errorf("the odd one is told of %q in 50 s, want %q", refused, want)
 		}
 		for _, p := range procs {
 			if n := p.log.count("level=WARN", "a node at 10.0.0.4:7946 gossips with a different secret"); n != 1 {

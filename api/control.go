@@ -50,7 +50,7 @@ type Node interface {
 }
 
 // Control is the control socket: HTTP and JSON, for root and the daemon's user. Members
-// of its group may GET what is not under /debug; who else calls is answered 403.
+// of its group may GET what readers lists; who else calls is answered 403.
 //
 //	GET  /members /topology /sessions[?all=true] /status /version   one document
 //	GET  /clocks                                                    one document, after asking all
@@ -105,6 +105,9 @@ func (c *Control) routes(metrics http.Handler) http.Handler {
 	mux.HandleFunc("POST /chat", func(w http.ResponseWriter, r *http.Request) { c.generate(w, r, CompleteChat) })
 	command(mux, "/join", func(ctx context.Context, q joinQuery) (any, error) { return answer(c.node.Join(ctx, q.Addrs)) })
 	command(mux, "/leave", func(ctx context.Context, q leaveQuery) (any, error) {
+		if q.TimeoutMS < 0 || q.TimeoutMS > MaxLeave.Milliseconds() { // looked at before it is multiplied
+			return nil, badField("timeout_ms", "timeout_ms is %d: want 0 to %d, a week in milliseconds", q.TimeoutMS, MaxLeave.Milliseconds())
+		}
 		return answer(c.node.Leave(ctx, time.Duration(q.TimeoutMS)*time.Millisecond))
 	})
 	command(mux, "/drain", func(ctx context.Context, q drainQuery) (any, error) {
@@ -131,7 +134,7 @@ func (c *Control) routes(metrics http.Handler) http.Handler {
 type (
 	joinQuery  struct{ Addrs []string }
 	leaveQuery struct {
-		TimeoutMS int64 `json:"timeout_ms"`
+		TimeoutMS int64 `json:"timeout_ms"` // 0 to MaxLeave
 	}
 	drainQuery struct {
 		Node string

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -175,6 +177,22 @@ func TestControlErrors(t *testing.T) {
 	_, err = get[report.Status](t.Context(), c, "/nothing")
 	if e, ok := errors.AsType[*Error](err); !ok || e.Status != 404 {
 		t.Errorf("unknown path: %v", err)
+	}
+}
+
+// TestLeaveTimeout: what is no time to wait is refused before anything is done. As a
+// Duration the longest would overflow, and cut all sessions off at once.
+func TestLeaveTimeout(t *testing.T) {
+	node := &toyNode{}
+	c, _ := startControl(t, node, &toy{})
+	for _, ms := range []int64{-1, MaxLeave.Milliseconds() + 1, math.MaxInt64/1_000_000 + 1, math.MaxInt64, math.MinInt64} {
+		_, err := send[report.Leave](t.Context(), c, "/leave", leaveQuery{TimeoutMS: ms})
+		if e, ok := errors.AsType[*Error](err); !ok || e.Status != 400 || !strings.Contains(e.Message, "timeout_ms is "+strconv.FormatInt(ms, 10)) || !strings.Contains(e.Message, "0 to 604800000") {
+			t.Errorf("%d ms: %v", ms, err)
+		}
+	}
+	if l, err := c.Leave(t.Context(), MaxLeave); err != nil || l.Lost {
+		t.Errorf("the longest: %+v, %v", l, err)
 	}
 }
 

@@ -75,5 +75,8 @@ const (
 	closeTimeout  = 2 * time.Second  // for the last bytes of ended streams at shutdown
 )
 
+// MaxLeave is the longest that POST /leave waits for sessions to end.
+const MaxLeave = 7 * 24 * time.Hour
+
 // retryAfter is the seconds a client is told to wait when it is turned away.
 const retryAfter = "1"

@@ -43,9 +43,10 @@ type allowance struct {
 }
 
 // begin takes a place for one request, to be given back with end. Else it returns why
-// not, and when to try again. A request that goes on with a stream is never refused and
-// costs no token: its client has been cut off, perhaps a moment ago, and its former
-// request may still have its place.
+// not, and when to try again. A request that goes on with a stream costs no token, and
+// twice as many may be under way with it: its client has been cut off, perhaps a moment
+// ago, and its former request may still have its place. No more, or a key could begin
+// streams, leave them, and come back to all at once.
 func (u *allowance) begin(now time.Time, q quota, resumes bool) (why string, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -57,7 +58,7 @@ func (u *allowance) begin(now time.Time, q quota, resumes bool) (why string, wai
 	}
 	u.tokens, u.at = min(u.tokens, rate), now // the rate may have been changed
 	switch {
-	case resumes:
+	case resumes && (q.inFlight == 0 || u.inFlight < 2*q.inFlight):
 	case q.inFlight > 0 && u.inFlight >= q.inFlight:
 		return fmt.Sprintf("this key has %d requests running on this node, which is its limit", u.inFlight), time.Second
 	case q.rate > 0 && u.tokens < 1:

@@ -83,17 +83,46 @@ func TestAllowance(t *testing.T) {
 		}
 	})
 	var u allowance // one that goes on with a stream is let in, and counts
-	for range 3 {
+	for range 2 {
 		if why, _ := u.begin(time.Unix(0, 0), quota{inFlight: 1, rate: 1}, true); why != "" {
 			t.Error(why)
 		}
 	}
 	if why, _ := u.begin(time.Unix(0, 0), quota{inFlight: 1}, false); why == "" {
-		t.Error("three resumed streams have no places")
+		t.Error("two resumed streams have no places")
 	}
 }
 
 // TestKeyLimits has one key at its limits while another is served, and changes limits.
+// TestResumesAreBounded: streams that are gone on with are let in beside those that may
+// still have the places of their former requests, and no others: a key that begins streams,
+// leaves them and comes back to all would have as many at once as it likes.
+func TestResumesAreBounded(t *testing.T) {
+	u, now := new(allowance), time.Now()
+	q := quota{inFlight: 2}
+	let := 0
+	for range 10 {
+		if why, _ := u.begin(now, q, true); why == "" {
+			let++
+		}
+	}
+	if let != 4 {
+		t.Errorf("%d streams of a key with in_flight=2 are gone on with at once, want 4", let)
+	}
+	if why, _ := u.begin(now, q, false); why == "" {
+		t.Error("a new request is let in beside them")
+	}
+	for range let {
+		u.end()
+	}
+	if why, _ := u.begin(now, q, true); why != "" {
+		t.Errorf("when they have ended: %s", why)
+	}
+	if why, _ := u.begin(now, quota{rate: 1}, true); why != "" {
+		t.Errorf("without in_flight: %s", why)
+	}
+}
+
 func TestKeyLimits(t *testing.T) {
 	slow, slowLine := newKey(t, "slow")
 	rated, ratedLine := newKey(t, "rated")

@@ -69,6 +69,8 @@ const (
 	maxDevices = 64
 	maxFailed  = 64
 	maxText    = 512 // names and reasons in a record, in bytes
+	// maxRowMicros is an hour: what is computed with it must not overflow.
+	maxRowMicros = int64(time.Hour / time.Microsecond)
 )
 
 const (

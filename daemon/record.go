@@ -148,8 +148,8 @@ func (r record) check() error {
 		if n, ok := layers[s.Key.Model]; !ok || l.Lo < 0 || l.Hi <= l.Lo || l.Hi > n {
 			bad("stage %d: layers %v of a model with %d", i, l, n)
 		}
-		if !slices.Contains(states, s.State) || s.Progress < 0 || s.Progress > 1000 || s.Cells < 0 || s.RowMicros < 0 || len(s.Class) > maxText || len(s.Reason) > maxText {
-			bad("stage %d: state %.20q, progress %d, cells %d, class of %d and reason of %d bytes", i, s.State, s.Progress, s.Cells, len(s.Class), len(s.Reason))
+		if !slices.Contains(states, s.State) || s.Progress < 0 || s.Progress > 1000 || s.Cells < 0 || s.RowMicros < 0 || int64(s.RowMicros) > maxRowMicros || len(s.Class) > maxText || len(s.Reason) > maxText {
+			bad("stage %d: state %.20q, progress %d, cells %d, %d us for a row, class of %d and reason of %d bytes", i, s.State, s.Progress, s.Cells, s.RowMicros, len(s.Class), len(s.Reason))
 		}
 	}
 	words := 0

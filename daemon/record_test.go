@@ -91,6 +91,7 @@ func TestRecordLimits(t *testing.T) {
 		"name of 0 bytes":     func(r *record) { r.Stages[0].Agrees = []kevlard.NodeID{""} },
 		"name of 129 bytes":   func(r *record) { r.Stages[1].Disputes = []kevlard.NodeID{kevlard.NodeID(strings.Repeat("x", 129))} },
 		"name 258 nodes":      func(r *record) { r.Stages[1].Agrees = slices.Repeat([]kevlard.NodeID{"n"}, 256) },
+		"3600000001 us":       func(r *record) { r.Stages[0].RowMicros = 3_600_000_001 },
 		`state "hot"`:         func(r *record) { r.Stages[0].State = "hot" },
 		"reason of 513 bytes": func(r *record) { r.Stages[1].Reason = strings.Repeat("x", maxText+1) },
 	} {

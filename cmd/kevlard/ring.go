@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/kevlard/kevlard/api"
 )
 
 // defaultLeave is how long leave waits for sessions to end.
@@ -60,8 +62,8 @@ func (sh shell) leaveCommand() *cli.Command {
 				return err
 			}
 			timeout := c.Duration("timeout")
-			if timeout < 0 {
-				return usageError("flag --timeout is %v: want a positive duration such as 60s", timeout)
+			if timeout < 0 || timeout > api.MaxLeave {
+				return usageError("flag --timeout is %v: want a positive duration such as 60s, at most %v", timeout, api.MaxLeave)
 			}
 			ctx, cancel := context.WithTimeout(c.Context, timeout+answerMargin)
 			defer cancel()

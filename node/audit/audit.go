@@ -109,15 +109,16 @@ type Machine struct {
 	claims   map[claim]*state
 	heard    map[dispute]bool // those in the present view
 	disputed map[kevlard.NodeID]bool
-	run      *run   // nil: none
-	drawn    uint64 // random numbers
+	run      *run            // nil: none
+	due      kevlard.Instant // of the first audit: it is asked for at each step of the node
+	drawn    uint64          // random numbers
 	counters Counters
 }
 
 // New returns a machine that knows of nobody.
 func New(cfg Config) *Machine {
 	cfg.Timing = cfg.Timing.withDefaults()
-	return &Machine{cfg: cfg, claims: map[claim]*state{}, heard: map[dispute]bool{}, disputed: map[kevlard.NodeID]bool{}}
+	return &Machine{cfg: cfg, claims: map[claim]*state{}, heard: map[dispute]bool{}, disputed: map[kevlard.NodeID]bool{}, due: kevlard.Never}
 }
 
 func (m *Machine) off() bool { return m.cfg.Seed == [32]byte{} || m.cfg.Timing.Every < 0 }
@@ -130,13 +131,17 @@ func (m *Machine) Deadline() kevlard.Instant {
 	if m.run != nil {
 		return m.run.until
 	}
-	at := kevlard.Never
+	return m.due
+}
+
+// plan finds when the first audit is due.
+func (m *Machine) plan() {
+	m.due = kevlard.Never
 	for _, s := range m.claims {
 		if s.live {
-			at = min(at, s.at)
+			m.due = min(m.due, s.at)
 		}
 	}
-	return at
 }
 
 // Disputes reports whether this node has found that a peer computes otherwise than it does.
@@ -190,6 +195,7 @@ func (m *Machine) See(now kevlard.Instant, v topology.View, own []Holding, out [
 		}
 	}
 	m.count()
+	m.plan()
 	if r := m.run; r != nil {
 		if s := m.claims[r.claim]; s == nil || !s.live || s.boot != r.boot || s.class != r.hold.Class {
 			out = m.end(r, out)
@@ -264,6 +270,7 @@ func (m *Machine) Wake(now kevlard.Instant, may func(kevlard.NodeID, int) bool, 
 		}
 		if n == 0 || n*h.Width > maxBytes || h.Vocab < 1 || !may(c.node, n) {
 			s.at = now.Add(m.cfg.Timing.Retry + m.jitter(m.cfg.Timing.Retry))
+			m.plan()
 			continue
 		}
 		out = m.begin(now, c, s, h, n, out)
@@ -305,6 +312,7 @@ func (m *Machine) silent(now kevlard.Instant, r *run, out []Effect) []Effect {
 	if s := m.claims[r.claim]; s != nil {
 		s.wait = min(max(2*s.wait, m.cfg.Timing.Retry), m.cfg.Timing.Every)
 		s.at = now.Add(s.wait + m.jitter(s.wait))
+		m.plan()
 	}
 	return m.end(r, out)
 }
@@ -316,6 +324,7 @@ func (m *Machine) judged(now kevlard.Instant, r *run, differ string, out []Effec
 	if s == nil {
 		return out
 	}
+	defer m.plan()
 	s.wait, s.at = 0, now.Add(m.cfg.Timing.Every/2+m.jitter(m.cfg.Timing.Every))
 	found := s.verdict
 	switch {

@@ -128,6 +128,13 @@ func (r *rig) computeItem(at kevlard.NodeID, it protocol.Item) {
 func (r *rig) sleep(d time.Duration) {
 	for end := r.now.Add(d); ; {
 		at := r.m.Deadline()
+		if r.m.run == nil {
+			for c, s := range r.m.claims {
+				if s.live && s.at < at {
+					r.Fatalf("due at %v, and %v at %v", at, c, s.at)
+				}
+			}
+		}
 		if at > end {
 			r.now = end
 			return

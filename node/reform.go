@@ -55,7 +55,9 @@ func (m *Machine) reform(now kevlard.Instant, out []Effect) []Effect {
 }
 
 // ownView is the view with what this node knows better: its own stages, and when it
-// heard others last.
+// heard others last. A peer that is not believed holds nothing for others, as one that
+// drains: somebody else takes its layers on, which also tells of two that dispute each
+// other who is right.
 func (m *Machine) ownView() topology.View {
 	v := topology.View{Nodes: slices.Clone(m.view.Nodes)}
 	for i := range v.Nodes {
@@ -63,11 +65,12 @@ func (m *Machine) ownView() topology.View {
 		if p := m.peers[n.ID]; p != nil {
 			n.Heard = p.heardAt
 		}
+		drains := !m.believed(n.ID)
 		if n.ID == m.cfg.Self {
-			n.Stages = m.advertise()
-			if m.drains.on && n.State == topology.Alive {
-				n.State = topology.Draining
-			}
+			n.Stages, drains = m.advertise(), m.drains.on
+		}
+		if drains && n.State == topology.Alive {
+			n.State = topology.Draining
 		}
 	}
 	return v

@@ -109,6 +109,31 @@ func TestAdoptsForTheDead(t *testing.T) {
 	}
 }
 
+// TestAdoptsForTheDistrusted: of two holders that dispute each other neither serves, and
+// who plans takes their layers on. When it finds one of them right, that one counts again.
+func TestAdoptsForTheDistrusted(t *testing.T) {
+	first, second := layers(0, 1), layers(1, 2)
+	r := newFree(t, freeNode("a", readyStage(first)), freeNode("b", readyStage(second)), freeNode("c", readyStage(first)), freeNode("d", readyStage(second)))
+	r.settle(5 * time.Second)
+	r.dispute("a", "c")
+	r.dispute("c", "a")
+	all := r.settle(10 * time.Second)
+	if starts := effectsOf[StartEngine](all); len(starts) != 1 || starts[0].Stage != keyOf(first) {
+		t.Fatalf("engines %v of %v", starts, all)
+	}
+	r.step(EngineReady{Stage: keyOf(first), Run: 1, Class: "c", Cells: 1024, Width: 8})
+	n := r.node("o")
+	n.Stages = r.published()
+	n.Stages[0].Agrees, n.Stages[0].Disputes = []kevlard.NodeID{"a"}, []kevlard.NodeID{"c"}
+	r.see()
+	if back := reports(r.out, "trusted"); len(back) != 1 || back[0].Node != "a" {
+		t.Errorf("believed again: %+v", back)
+	}
+	if all = r.settle(10 * time.Second); len(effectsOf[StartEngine](all))+len(effectsOf[KillEngine](all)) != 0 {
+		t.Errorf("it does not come to rest: %v", all)
+	}
+}
+
 // TestDeathCountsFromTheReset: when the ring says that a node is dead, most of the wait
 // for its return is over.
 func TestDeathCountsFromTheReset(t *testing.T) {

@@ -28,7 +28,7 @@ func TestOneWayMesh(t *testing.T) {
 	r := newRing(t)
 	a := r.start("a")
 	cfg := a.cfg
-	cfg.Name, cfg.DataDir, cfg.GossipBind, cfg.MeshListen, cfg.BulkListen = "b", t.TempDir(), "127.0.0.1:0", "127.0.0.1:0", ""
+	cfg.Name, cfg.DataDir, cfg.GossipBind, cfg.MeshListen, cfg.BulkListen = "b", t.TempDir(), r.port(), r.port(), ""
 	cfg.Join = []string{a.GossipAddr()}
 	cfg.MeshAdvertise = "127.0.0.1:1" // nobody listens there
 	b := r.run(cfg)

@@ -215,7 +215,7 @@ func TestRestarts(t *testing.T) {
 		r.kill(b)
 		cfg := b.cfg
 		if i == 2 {
-			cfg.GossipBind, cfg.MeshListen = "127.0.0.1:0", "127.0.0.1:0"
+			cfg.GossipBind, cfg.MeshListen = r.port(), r.port()
 		}
 		b = r.run(cfg)
 		r.until("the new boot is ready", func() bool {
@@ -241,7 +241,7 @@ func TestJoinByHand(t *testing.T) {
 	r.ready()
 	cfg := a.cfg
 	cfg.Name, cfg.DataDir, cfg.Assigned, cfg.Role = "b", t.TempDir(), nil, "gateway"
-	cfg.GossipBind, cfg.MeshListen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.GossipBind, cfg.MeshListen = r.port(), r.port()
 	b := r.run(cfg)
 	if ok, why := b.Ready(); ok {
 		t.Errorf("alone and ready: %q", why)
@@ -435,13 +435,13 @@ func TestPortInUse(t *testing.T) {
 	if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), a.MeshAddr()) {
 		t.Errorf("a mesh port in use: %v", err)
 	}
-	c.MeshListen, c.BulkListen = "127.0.0.1:0", a.MeshAddr()
+	c.MeshListen, c.BulkListen = r.port(), a.MeshAddr()
 	for range 2 { // the mesh's port is free again
 		if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), "bulk_port") {
 			t.Errorf("a bulk port in use: %v", err)
 		}
 	}
-	c.BulkListen, c.GossipBind = "127.0.0.1:0", a.GossipAddr()
+	c.BulkListen, c.GossipBind = r.port(), a.GossipAddr()
 	for range 2 {
 		if _, err := daemon.New(c, daemon.Deps{}); err == nil || !strings.Contains(err.Error(), "gossip needs") {
 			t.Errorf("a gossip port in use: %v", err)

@@ -28,7 +28,7 @@ func TestGarbageFromAPeer(t *testing.T) {
 	}
 	up := make(chan mesh.Peer, 1)
 	bad, err := mesh.New(mesh.Config{
-		Key: key, Self: "bad", Boot: "b", Ring: "test", Secret: m.cfg.Secret, Listen: "127.0.0.1:0",
+		Key: key, Self: "bad", Boot: "b", Ring: m.cfg.Ring, Secret: m.cfg.Secret, Listen: r.port(),
 		Handler: mesh.Handler{Up: func(p mesh.Peer) { up <- p }},
 	})
 	if err != nil {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"os"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -44,6 +46,7 @@ type member struct {
 // ring is several real daemons in this process, over real sockets on loopback.
 type ring struct {
 	t       *testing.T
+	ip      string // of this ring alone: no other socket of the machine takes the port of a node that is down
 	step    time.Duration
 	poison  kevlard.Token
 	timing  node.Timing
@@ -59,13 +62,20 @@ type ring struct {
 }
 
 func newRing(t *testing.T) *ring {
-	r := &ring{t: t, step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
+	h := fnv.New32a()
+	fmt.Fprint(h, os.Getpid(), t.Name()) // never fails
+	n := h.Sum32()
+	ip := fmt.Sprintf("127.%d.%d.%d", 1+n%254, n>>8&0xff, 1+n>>16%254)
+	r := &ring{t: t, ip: ip, step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
 	// The data directories are removed by a cleanup of the first TempDir; those
 	// run last to first, so it must be made before the one that stops the daemons.
 	t.TempDir()
 	t.Cleanup(r.stopAll)
 	return r
 }
+
+// port is an address of the ring whose port is still to be chosen.
+func (r *ring) port() string { return r.ip + ":0" }
 
 // start adds a node with the given layers; without layers it is a gateway.
 func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
@@ -82,12 +92,12 @@ func (r *ring) start(name kevlard.NodeID, layers ...kevlard.Layers) *member {
 func (r *ring) config(name kevlard.NodeID) daemon.Config {
 	r.t.Helper()
 	cfg := daemon.Config{
-		Name: name, Ring: "test", Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
-		GossipBind: "127.0.0.1:0", MeshListen: "127.0.0.1:0", Dev: true, Version: "test", Role: "gateway", Timing: r.timing, KV: r.kv,
+		Name: name, Ring: "test-" + strings.ReplaceAll(r.ip, ".", "-"), Secret: []byte("0123456789abcdef0123456789abcdef"), DataDir: r.t.TempDir(),
+		GossipBind: r.port(), MeshListen: r.port(), Dev: true, Version: "test", Role: "gateway", Timing: r.timing, KV: r.kv,
 	}
 	switch r.bulk {
 	case "tls", "plain":
-		cfg.BulkListen, cfg.BulkPlain = "127.0.0.1:0", r.bulk == "plain"
+		cfg.BulkListen, cfg.BulkPlain = r.port(), r.bulk == "plain"
 		fallthrough
 	case "memory":
 		cfg.Standbys = 1

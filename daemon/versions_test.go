@@ -18,7 +18,7 @@ func (r *ring) startAs(name kevlard.NodeID, v mesh.Versions, layers ...kevlard.L
 	r.t.Helper()
 	like := r.all()[0]
 	cfg := like.cfg
-	cfg.Name, cfg.DataDir, cfg.GossipBind, cfg.MeshListen, cfg.BulkListen = name, r.t.TempDir(), "127.0.0.1:0", "127.0.0.1:0", ""
+	cfg.Name, cfg.DataDir, cfg.GossipBind, cfg.MeshListen, cfg.BulkListen = name, r.t.TempDir(), r.port(), r.port(), ""
 	cfg.Join, cfg.Role, cfg.Assigned = []string{like.GossipAddr()}, "gateway", nil
 	cfg.Protocol, cfg.Version = v, fmt.Sprintf("of-%d", v.Max)
 	if len(layers) > 0 {
@@ -90,7 +90,7 @@ func (r *ring) stranger(name kevlard.NodeID, m *member) *mesh.Mesh {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	x, err := mesh.New(mesh.Config{Key: key, Self: name, Boot: "1", Ring: m.cfg.Ring, Secret: m.cfg.Secret, Listen: "127.0.0.1:0"})
+	x, err := mesh.New(mesh.Config{Key: key, Self: name, Boot: "1", Ring: m.cfg.Ring, Secret: m.cfg.Secret, Listen: r.port()})
 	if err != nil {
 		r.t.Fatal(err)
 	}

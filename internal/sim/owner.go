@@ -238,7 +238,11 @@ func (j *judge) owns(h *host, id kevlard.SessionID, epoch uint64, boot kevlard.B
 	}
 	j.owners[key] = boot
 	o := owning{connection{h.index, h.life}, id}
-	j.epochs[o] = max(j.epochs[o], epoch)
+	if epoch > j.epochs[o] {
+		// What it knew before its witnesses promised it this one is past: a bid for a later
+		// epoch that few of them promised was lost by that.
+		j.epochs[o], j.newest[o] = epoch, 0
+	}
 }
 
 type epochOf struct {

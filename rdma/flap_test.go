@@ -22,8 +22,9 @@ import (
 	"github.com/kevlard/kevlard/rdma/rail"
 )
 
-// flap is how long the rails are down, longer than the longest wait between two tries.
-const flap = 20 * time.Second
+// flap is how long the rails are down, as in the case, and longer than the longest wait
+// between two tries.
+const flap = 60 * time.Second
 
 // ordered is a Handler that wants numbered pieces of one lane in order, each at most once.
 type ordered struct {

@@ -5,23 +5,13 @@ import (
 	"errors"
 	"testing"
 	"time"
-
-	"github.com/kevlard/kevlard"
 )
-
-// discard takes what comes.
-type discard struct{}
-
-func (discard) Buffer(_ kevlard.NodeID, _ []byte, n int) []byte { return make([]byte, n) }
-func (discard) Received(kevlard.NodeID, []byte, []byte)         {}
-func (discard) Aborted(kevlard.NodeID, []byte, []byte)          {}
-func (discard) Lost(kevlard.NodeID, error)                      {}
 
 // TestProbe: a connection that nobody has used since its peer's card went away proves nothing.
 func TestProbe(t *testing.T) {
 	n := newTestNet(t)
-	a := n.start("a", discard{})
-	n.start("b", discard{})
+	a := n.start("a", &counter{})
+	n.start("b", &counter{})
 	probe := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -56,8 +46,8 @@ func TestProbe(t *testing.T) {
 // TestBrokenTakesNothing: what broke is no choice of a sender while it is being taken down.
 func TestBrokenTakesNothing(t *testing.T) {
 	n := newTestNet(t)
-	a := n.start("a", discard{})
-	n.start("b", discard{})
+	a := n.start("a", &counter{})
+	n.start("b", &counter{})
 	c := open(t, a, "b")
 	c.mu.Lock() // so that run cannot end
 	c.Fail(errors.New("planted"))

@@ -33,7 +33,7 @@ func newMoved(n int, plain, unsummed bool) (*moved, error) {
 	m := &moved{conns: n, sink: newSink(n), body: payload()}
 	peers, ids := map[kevlard.NodeID]tcp.Peer{}, map[string]kevlard.NodeID{}
 	secret := []byte(rand.Text())
-	start := func(node kevlard.NodeID) (*tcp.Mover, error) {
+	err := m.start(func(node kevlard.NodeID) (mover.Mover, error) {
 		key, _, err := crypto.GenerateEd25519Key(rand.Reader)
 		if err != nil {
 			return nil, err
@@ -53,17 +53,22 @@ func newMoved(n int, plain, unsummed bool) (*moved, error) {
 		}
 		peers[node], ids[id.String()] = tcp.Peer{ID: id.String(), Addr: t.Addr()}, node
 		return t, nil
-	}
-	to, err := start("receiver")
+	})
+	return m, err
+}
+
+// start makes both ends.
+func (m *moved) start(end func(kevlard.NodeID) (mover.Mover, error)) error {
+	to, err := end("receiver")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	from, err := start("sender")
+	from, err := end("sender")
 	if err != nil {
-		return nil, errors.Join(err, to.Close())
+		return errors.Join(err, to.Close())
 	}
 	m.from, m.to = from, to
-	return m, nil
+	return nil
 }
 
 func (m *moved) move(ctx context.Context, size int, until time.Time) (int64, error) {

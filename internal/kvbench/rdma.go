@@ -7,6 +7,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/kvstream/conns"
+	"github.com/kevlard/kevlard/kvstream/mover"
 	"github.com/kevlard/kevlard/rdma"
 	"github.com/kevlard/kevlard/rdma/rail"
 )
@@ -31,7 +32,7 @@ func RunRDMA(ctx context.Context, o Options, devices []rdma.Device, want rail.Wa
 func newMovedRDMA(ctx context.Context, o Options, devices []rdma.Device, want rail.Want) (*moved, error) {
 	m := &moved{conns: o.Conns, sink: newSink(o.Conns), body: payload()}
 	nodes := map[kevlard.NodeID]*rdma.Mover{}
-	start := func(node kevlard.NodeID) (*rdma.Mover, error) {
+	err := m.start(func(node kevlard.NodeID) (mover.Mover, error) {
 		r, err := rdma.New(rdma.Config{
 			Self: node, Devices: devices, Want: want, Handler: m.sink, Unsummed: !o.Summed, Options: conns.Options{Conns: o.Conns},
 			Known: func(to kevlard.NodeID) bool { return nodes[to] != nil },
@@ -41,17 +42,11 @@ func newMovedRDMA(ctx context.Context, o Options, devices []rdma.Device, want ra
 		})
 		nodes[node] = r
 		return r, err
-	}
-	to, err := start("receiver")
+	})
 	if err != nil {
 		return nil, err
 	}
-	from, err := start("sender")
-	if err != nil {
-		return nil, errors.Join(err, to.Close())
-	}
-	m.from, m.to = from, to
-	if err := from.Probe(ctx, "receiver"); err != nil {
+	if err := nodes["sender"].Probe(ctx, "receiver"); err != nil {
 		return nil, errors.Join(fmt.Errorf("over %s: %w", devices[0].Name(), err), m.close())
 	}
 	return m, nil

@@ -134,6 +134,23 @@ func TestAdoptsForTheDistrusted(t *testing.T) {
 	}
 }
 
+// TestAdoptsWhenTrustIsLostLate: a third holder is waited for and says nothing, so trust is
+// lost when no view is new; that is planned for all the same.
+func TestAdoptsWhenTrustIsLostLate(t *testing.T) {
+	first, second := layers(0, 1), layers(1, 2)
+	r := newFree(t, freeNode("a", readyStage(first)), freeNode("b", readyStage(second)), freeNode("c", readyStage(first)), freeNode("d", readyStage(second)), freeNode("e", readyStage(first)))
+	r.settle(time.Minute)
+	r.dispute("a", "c")
+	r.dispute("c", "a")
+	all := r.settle(time.Minute)
+	if len(reports(all, "distrusted")) != 2 {
+		t.Fatalf("distrusted: %+v", reports(all, "distrusted"))
+	}
+	if starts := effectsOf[StartEngine](all); len(starts) != 1 || starts[0].Stage != keyOf(first) {
+		t.Errorf("engines %v of %v", starts, all)
+	}
+}
+
 // TestDeathCountsFromTheReset: when the ring says that a node is dead, most of the wait
 // for its return is over.
 func TestDeathCountsFromTheReset(t *testing.T) {

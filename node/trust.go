@@ -31,6 +31,9 @@ func (m *Machine) believed(n kevlard.NodeID) bool {
 // weigh takes the words on others that a new view has, and finds whom to audit.
 func (m *Machine) weigh(now kevlard.Instant, out []Effect) []Effect {
 	lost, regained := m.trust.See(now, m.view)
+	if len(lost)+len(regained) > 0 {
+		m.unsettled(now) // the plan goes by it, and the view may be an old one
+	}
 	for _, t := range lost {
 		out = m.lostTrust(now, t, append(out, Report{Type: "distrusted", Node: t.Node, Cause: "audit", Detail: t.String()}))
 	}

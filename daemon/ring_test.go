@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"os"
 	"reflect"
@@ -17,6 +16,7 @@ import (
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/daemon"
 	"github.com/kevlard/kevlard/daemon/toy"
+	"github.com/kevlard/kevlard/internal/loopback"
 	"github.com/kevlard/kevlard/internal/toymodel"
 	"github.com/kevlard/kevlard/kvstream/index"
 	"github.com/kevlard/kevlard/node"
@@ -62,11 +62,7 @@ type ring struct {
 }
 
 func newRing(t *testing.T) *ring {
-	h := fnv.New32a()
-	fmt.Fprint(h, os.Getpid(), t.Name()) // never fails
-	n := h.Sum32()
-	ip := fmt.Sprintf("127.%d.%d.%d", 1+n%254, n>>8&0xff, 1+n>>16%254)
-	r := &ring{t: t, ip: ip, step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
+	r := &ring{t: t, ip: loopback.IP(t), step: time.Millisecond, fabric: newFabric(), members: map[kevlard.NodeID]*member{}}
 	// The data directories are removed by a cleanup of the first TempDir; those
 	// run last to first, so it must be made before the one that stops the daemons.
 	t.TempDir()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/internal/loopback"
 )
 
 // childEnv makes the test binary run one mesh node in place of the tests.
@@ -87,12 +87,7 @@ func startChild(t *testing.T, c childConfig) *exec.Cmd {
 // Down before Up; no frame of the old boot reaches the new one.
 func TestKillAndRestartProcess(t *testing.T) {
 	a := start(t, testConfig(t, "parent"))
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := childConfig{Dir: t.TempDir(), Listen: free.Addr().String(), Boot: "boot-1", Parent: a.at()}
-	free.Close()
+	c := childConfig{Dir: t.TempDir(), Listen: loopback.IP(t) + ":7947", Boot: "boot-1", Parent: a.at()}
 	key, err := LoadOrCreateKey(c.Dir)
 	if err != nil {
 		t.Fatal(err)

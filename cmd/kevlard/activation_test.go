@@ -49,13 +49,11 @@ func TestPassedListener(t *testing.T) {
 	if r := program(t, nil, "", "keygen", "--out", dir+"/secret"); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
-	_, bulk, err := net.SplitHostPort(freePort(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	unused := freePort(t)
-	cmd, stderr := passedTo(t, []*os.File{f}, "agent", "--ring-dev", "--name", "n1", "--node-role", "gateway", "--data-dir", dir+"/data", "--ring-secret-file", dir+"/secret",
-		"--ring-bind", freePort(t), "--mesh-bind", freePort(t), "--mesh-bulk-port", bulk, "--api-listen", unused, "--control", dir+"/sock")
+	listen, unused := listenFlags(t)
+	cmd, stderr := passedTo(t, []*os.File{f}, append([]string{
+		"agent", "--ring-dev", "--name", "n1", "--node-role", "gateway", "--data-dir", dir + "/data",
+		"--ring-secret-file", dir + "/secret", "--control", dir + "/sock",
+	}, listen...)...)
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/api"
+	"github.com/kevlard/kevlard/internal/loopback"
 )
 
 // startAgent runs an agent in this process until the test ends and returns its
@@ -29,11 +29,10 @@ func startAgent(t *testing.T, args ...string) (socket, apiAddr string) {
 		t.Fatal(r.stderr)
 	}
 	socket = filepath.Join(dir, "k.sock")
-	apiAddr = freePort(t)
+	listen, apiAddr := listenFlags(t)
 	args = append([]string{
-		"agent", "--dev", "--name", "n1", "--data-dir", dir, "--ring-bind", freePort(t), "--mesh-bind", freePort(t),
-		"--api-listen", apiAddr, "--ring-secret-file", secret, "--control", socket, "--engine-threads", "1",
-	}, args...)
+		"agent", "--dev", "--name", "n1", "--data-dir", dir, "--ring-secret-file", secret, "--control", socket, "--engine-threads", "1",
+	}, append(listen, args...)...)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	logs, w := io.Pipe()
 	logged := make(chan string)
@@ -67,15 +66,11 @@ func startAgent(t *testing.T, args ...string) (socket, apiAddr string) {
 	return socket, apiAddr
 }
 
-// freePort returns a loopback address whose port is free now.
-func freePort(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+// listenFlags returns the flags for an agent that listens on loopback, and the address
+// of its API: they are this test's, and each name's of it.
+func listenFlags(t *testing.T, name ...string) (flags []string, apiAddr string) {
+	ip := loopback.IP(t, name...)
+	return []string{"--ring-bind", ip + ":7946", "--mesh-bind", ip + ":7947", "--mesh-bulk-port", "7948", "--api-listen", ip + ":8080"}, ip + ":8080"
 }
 
 // eventually polls for something that another process makes true.
@@ -154,8 +149,11 @@ func TestAgentHost(t *testing.T) {
 			t.Errorf("%s: %d, want %q in %.300s", path, code, want, text)
 		}
 	}
-	if r := program(t, nil, "", "agent", "--dev", "--name", "n2", "--data-dir", t.TempDir(), "--ring-secret-file", filepath.Join(filepath.Dir(socket), "secret"),
-		"--control", socket, "--ring-bind", freePort(t), "--mesh-bind", freePort(t), "--api-listen", freePort(t)); r.code != 1 || !strings.Contains(r.stderr, "another daemon answers on it") {
+	listen, _ := listenFlags(t, "n2")
+	if r := program(t, nil, "", append([]string{
+		"agent", "--dev", "--name", "n2", "--data-dir", t.TempDir(), "--ring-secret-file", filepath.Join(filepath.Dir(socket), "secret"),
+		"--control", socket,
+	}, listen...)...); r.code != 1 || !strings.Contains(r.stderr, "another daemon answers on it") {
 		t.Errorf("a second agent on the socket: %+v", r)
 	}
 	if r := program(t, nil, "", "leave", "--control", socket); r.code != 0 {

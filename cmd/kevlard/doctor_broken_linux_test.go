@@ -80,10 +80,10 @@ func TestDoctorBroken(t *testing.T) {
 			if err := os.Mkdir(data, 0o700); err != nil {
 				t.Fatal(err)
 			}
-			_, free, _ := strings.Cut(freePort(t), ":")
-			_, bulk, _ := strings.Cut(freePort(t), ":")
+			listen, _ := listenFlags(t)
 			args := append(append([]string{}, c.wrap...), os.Args[0], "doctor", "--config", os.DevNull, "--dev", "--ring-secret-file", secret, "--data-dir", data, "--models-dirs", dir,
-				"--control", dir+"/none", "--ring-bind", "127.0.0.1:"+free, "--mesh-bind", "127.0.0.2:"+free, "--mesh-bulk-port", bulk, "--api-listen", "127.0.0.3:"+free, "-o", "json")
+				"--control", dir+"/none", "-o", "json")
+			args = append(args, listen...)
 			if c.edit != nil {
 				args = append(args, c.edit(secret)...)
 			}

@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"regexp"
@@ -41,12 +40,11 @@ func TestJournalLines(t *testing.T) {
 		}
 		// It warns that API keys travel in the clear, and cannot start: this host lacks
 		// the address.
-		_, bulk, err := net.SplitHostPort(freePort(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		cmd := exec.Command(os.Args[0], "agent", "--ring-secret-file", dir+"/secret", "--node-data-dir", dir+"/data", "--node-role", "gateway", "--ring-dev",
-			"--ring-bind", freePort(t), "--mesh-bind", freePort(t), "--mesh-bulk-port", bulk, "--control", dir+"/sock", "--api-listen", "192.0.2.1:1", "--api-keys-file", dir+"/keys")
+		listen, _ := listenFlags(t)
+		cmd := exec.Command(os.Args[0], append([]string{
+			"agent", "--ring-secret-file", dir + "/secret", "--node-data-dir", dir + "/data", "--node-role", "gateway", "--ring-dev",
+			"--control", dir + "/sock", "--api-keys-file", dir + "/keys",
+		}, append(listen, "--api-listen", "192.0.2.1:1")...)...)
 		cmd.Env = append(os.Environ(), asProgram+"=1", "JOURNAL_STREAM="+stream)
 		cmd.Stderr = w
 		if err := cmd.Start(); err != nil {

@@ -79,6 +79,7 @@ func imports() map[string][]string {
 		"internal/routebench":       {"", "scheduler", "topology"},
 		"internal/kvbench":          {"", "kvstream/conns", "kvstream/mover", "kvstream/tcp", "rdma", "rdma/rail"},
 		"internal/lifecycle":        {},
+		"internal/loopback":         {},
 		"internal/measure":          {},
 		"internal/sim":              {"", "internal/toymodel", "kvstream/index", "node", "protocol", "topology"},
 		"internal/toymodel":         {"", "stage"},

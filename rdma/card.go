@@ -31,10 +31,12 @@ const (
 // Cards are the ports of this host's devices.
 type Cards struct {
 	Devices  []Device // in the order in which their rails are matched
+	LeftOut  []error  // devices that are wanted and could not be opened
 	contexts []*verbs.Context
 }
 
-// Open opens the ports of all devices that are wanted; some may be down. Its errors wrap
+// Open opens the ports of all devices that are wanted; some may be down. A device that
+// can't be opened is left out, and an error if there is no other. Its errors wrap
 // ErrNoDevice or verbs.ErrNotBuilt and the like.
 func Open(want rail.Want) (*Cards, error) {
 	lib, err := verbs.Load()
@@ -48,15 +50,33 @@ func Open(want rail.Want) (*Cards, error) {
 		}
 		return nil, fmt.Errorf("%w: %w", ErrNoDevice, err)
 	}
-	slices.SortStableFunc(devices, func(a, b verbs.Device) int { return rail.CompareNames(a.Name, b.Name) })
 	c := &Cards{}
+	if err != nil {
+		c.LeftOut = append(c.LeftOut, err)
+	}
+	c.open(devices, want, lib.Open)
+	if len(c.Devices) > 0 {
+		return c, nil
+	}
+	if len(c.LeftOut) > 0 {
+		return nil, errors.Join(append(c.LeftOut, c.Close())...)
+	}
+	_, why := rail.Local(devices, want)
+	return nil, errors.Join(fmt.Errorf("%w: %v", ErrNoDevice, why), c.Close())
+}
+
+// open adds the ports of the devices that are wanted and open.
+func (c *Cards) open(devices []verbs.Device, want rail.Want, open func(name string) (*verbs.Context, error)) {
+	devices = slices.Clone(devices)
+	slices.SortStableFunc(devices, func(a, b verbs.Device) int { return rail.CompareNames(a.Name, b.Name) })
 	for _, d := range devices {
 		if len(want.Devices) > 0 && !slices.Contains(want.Devices, d.Name) {
 			continue
 		}
-		opened, err := lib.Open(d.Name)
+		opened, err := open(d.Name)
 		if err != nil {
-			return nil, errors.Join(err, c.Close())
+			c.LeftOut = append(c.LeftOut, err)
+			continue
 		}
 		c.contexts = append(c.contexts, opened)
 		for _, p := range d.Ports {
@@ -65,11 +85,6 @@ func Open(want rail.Want) (*Cards, error) {
 			}
 		}
 	}
-	if len(c.Devices) == 0 {
-		_, why := rail.Local(devices, want)
-		return nil, errors.Join(fmt.Errorf("%w: %v", ErrNoDevice, why), c.Close())
-	}
-	return c, nil
 }
 
 // Close closes the devices. Nothing may be left of them.

@@ -29,6 +29,9 @@ func (a *agent) rdma() func(daemon.RDMAUse) (daemon.RDMA, error) {
 		if err != nil {
 			return nil, err
 		}
+		for _, err := range cards.LeftOut {
+			use.Log.Warn("an RDMA device is not used; kevlard doctor says more", "error", err)
+		}
 		m, err := rdma.New(rdma.Config{
 			Self: use.Self, Devices: cards.Devices, Want: want, Exchange: use.Exchange, Known: use.Known, Handler: use.Handler,
 			Unsummed: true, // rows and weights carry sums of their own, which are checked where they arrive

@@ -92,15 +92,13 @@ func TestLiarIsFound(t *testing.T) {
 		}
 		return true
 	})
-	late := len(results)
 	for i := range 6 {
-		jobs = append(jobs, newJob(late+i, 40))
-		results = append(results, generate(t.Context(), gateway, jobs[late+i], nil))
-		exact(t, jobs[late+i], results[late+i])
+		late := newJob(len(jobs)+i, 40)
+		exact(t, late, generate(t.Context(), gateway, late, nil))
 	}
 	all.Wait()
 	failed := 0
-	for i := range late {
+	for i := range results {
 		if f := results[i].end.Err; f != nil && f.Code == "disputed" {
 			failed++
 			if !strings.Contains(f.Message, "node liar") || !strings.Contains(f.Message, hops[1].String()) || !strings.Contains(f.Message, toyTopology().ID.String()) {
@@ -110,7 +108,7 @@ func TestLiarIsFound(t *testing.T) {
 		}
 		exact(t, jobs[i], results[i])
 	}
-	t.Logf("%d of %d streams ended with the error, the others were right", failed, late)
+	t.Logf("%d of %d streams ended with the error, the others were right", failed, len(results))
 	for _, n := range []kevlard.NodeID{"b", "b2"} {
 		if e := r.members[n].eventsOf("audit-differs", "liar"); len(e) != 1 || !strings.Contains(e[0].Detail, string(n)) || !strings.Contains(e[0].Detail, toyTopology().ID.String()) {
 			t.Errorf("%s reports %+v", n, e)

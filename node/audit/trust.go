@@ -20,16 +20,35 @@ import (
 // right. A member can deny service in other ways anyway; a wrong answer it can't make pass.
 //
 // Holders that could still turn the count, and have said nothing of the node yet, are
-// waited for, at most grace: a dispute makes them audit both at once.
+// waited for, at most grace: a dispute makes them audit both at once. A stage that is not
+// ready is judged when it is.
+//
+// What was once outvoted stays so until something new is said of the node: that holders who
+// confirmed it are away, started anew as each is at times, is nothing new.
 //
 // What was once not believed stays so until another holder agrees with it and those who
-// stand for it are more, or the ring has forgotten its name: an auditor that is gone must
-// not clear who it found.
+// stand for it are more, or the ring has forgotten its name: an auditor that is gone, or has
+// forgotten, must not clear who it found.
+//
+// Layers that a node does not hold are disputed by who found it when it did, or who says so
+// to harm it. There, who confirms it in what it holds stands for it.
 type Trust struct {
-	bad   map[claim]Tally
-	open  map[claim]kevlard.Instant // since when others could turn the count
-	until kevlard.Instant           // of the first of these; 0: there are none
-	sum   uint64
+	bad      map[claim]Tally
+	outvoted map[claim]outvoted
+	open     map[claim]kevlard.Instant // since when others could turn the count
+	until    kevlard.Instant           // of the first of these; 0: there are none
+	sum      uint64
+}
+
+// outvoted is who disputed a life of a node when more stood for it.
+type outvoted struct {
+	boot kevlard.BootID
+	by   []life
+}
+
+type life struct {
+	node kevlard.NodeID
+	boot kevlard.BootID
 }
 
 // Tally is what holders say of a stage of another.
@@ -70,19 +89,30 @@ func (t *Trust) Forgive(now kevlard.Instant, late time.Duration) {
 // See takes a view and returns whose stages are not believed from now on, and whose are
 // again. The words of nodes that are dead or have left count as long as the ring knows them.
 func (t *Trust) See(now kevlard.Instant, v topology.View) (lost, regained []Tally) {
-	counts := count(v)
 	if t.bad == nil {
 		t.bad = map[claim]Tally{}
 	}
-	open := map[claim]kevlard.Instant{}
+	counts := t.count(v)
+	open, still := map[claim]kevlard.Instant{}, map[claim]outvoted{}
 	t.until = 0
 	for _, c := range slices.SortedFunc(maps.Keys(counts), claim.compare) {
 		x := counts[c]
-		_, known := v.Node(c.node)
-		if _, is := t.bad[c]; is || !known || len(x.Against) <= len(x.For) {
+		about, known := v.Node(c.node)
+		if _, is := t.bad[c]; is || !known || len(x.Against) == 0 {
 			continue
 		}
-		if len(x.For)+waited(v, x) >= len(x.Against) {
+		if o := (outvoted{about.Boot, lives(v, x.Against)}); len(x.Against) <= len(x.For) {
+			still[c] = o
+			continue
+		} else if was, is := t.outvoted[c]; is && was.boot == o.boot && !slices.ContainsFunc(o.by, func(l life) bool { return !slices.Contains(was.by, l) }) {
+			still[c] = was
+			continue
+		}
+		judged := readyFor(about, c.key)
+		if len(judged) == 0 {
+			continue
+		}
+		if len(x.For)+waited(v, x, judged) >= len(x.Against) {
 			since, was := t.open[c]
 			if !was {
 				since = now
@@ -99,12 +129,12 @@ func (t *Trust) See(now kevlard.Instant, v topology.View) (lost, regained []Tall
 		t.sum += x.hash()
 		lost = append(lost, *x)
 	}
-	t.open = open
+	t.open, t.outvoted = open, still
 	for _, c := range slices.SortedFunc(maps.Keys(t.bad), claim.compare) {
 		_, known := v.Node(c.node)
 		x := counts[c]
-		if known && (x == nil || len(x.For) == 0 || len(x.For) < len(x.Against)) {
-			if x != nil && len(x.Against) > 0 {
+		if known && (len(x.For) == 0 || len(x.For) < len(x.Against)) {
+			if len(x.Against) > 0 {
 				t.bad[c] = *x
 			}
 			continue
@@ -115,28 +145,83 @@ func (t *Trust) See(now kevlard.Instant, v topology.View) (lost, regained []Tall
 	return lost, regained
 }
 
-// waited is how many holders have said nothing of a node yet.
-func waited(v topology.View, t *Tally) (k int) {
-	about, _ := v.Node(t.Node)
-	class := ""
-	for _, s := range about.Stages {
-		if s.Key == t.Key {
-			class = s.Class
+func lives(v topology.View, nodes []kevlard.NodeID) (out []life) {
+	for _, id := range nodes {
+		n, _ := v.Node(id)
+		out = append(out, life{id, n.Boot})
+	}
+	return out
+}
+
+// holds reports whether a node says that it holds a stage, ready or not.
+func holds(n topology.Node, key kevlard.StageKey) bool {
+	return slices.ContainsFunc(n.Stages, func(s topology.Stage) bool { return s.Key == key })
+}
+
+// readyFor are the stages of a node whose holders can stand for it where key is disputed:
+// that one if the node holds it, else all; of these those that are ready.
+func readyFor(n topology.Node, key kevlard.StageKey) (out []topology.Stage) {
+	held := holds(n, key)
+	for _, s := range n.Stages {
+		if s.State == topology.Ready && (s.Key == key || !held) {
+			out = append(out, s)
 		}
 	}
+	return out
+}
+
+// waited is how many holders of these stages of a node have said nothing of it yet.
+func waited(v topology.View, t *Tally, of []topology.Stage) (k int) {
 	for _, n := range v.Nodes {
 		if n.ID == t.Node || n.State != topology.Alive && n.State != topology.Suspect || slices.Contains(t.For, n.ID) || slices.Contains(t.Against, n.ID) {
 			continue
 		}
-		if slices.ContainsFunc(n.Stages, func(s topology.Stage) bool { return s.Key == t.Key && s.State == topology.Ready && s.Class == class }) {
+		if slices.ContainsFunc(n.Stages, func(s topology.Stage) bool {
+			return s.State == topology.Ready && slices.ContainsFunc(of, func(o topology.Stage) bool { return s.Key == o.Key && s.Class == o.Class })
+		}) {
 			k++
 		}
 	}
 	return k
 }
 
-// count adds up the words of a view.
-func count(v topology.View) map[claim]*Tally {
+// count adds up the words of a view, and has a tally of all that is not believed: there,
+// who found it and says nothing now has not taken it back.
+func (t *Trust) count(v topology.View) map[claim]*Tally {
+	counts := words(v)
+	for c, was := range t.bad {
+		x := counts[c]
+		if x == nil {
+			about, _ := v.Node(c.node)
+			x = &Tally{Node: c.node, Boot: about.Boot, Key: c.key}
+			counts[c] = x
+		}
+		for _, by := range was.Against {
+			if _, known := v.Node(by); known && !slices.Contains(x.For, by) && !slices.Contains(x.Against, by) {
+				x.Against = append(x.Against, by)
+			}
+		}
+	}
+	for c, x := range counts {
+		about, _ := v.Node(c.node)
+		if holds(about, c.key) {
+			continue
+		}
+		for _, s := range about.Stages { // their tallies stay as they are: these it holds
+			if y := counts[claim{c.node, s.Key}]; y != nil {
+				for _, by := range y.For {
+					if !slices.Contains(x.For, by) && !slices.Contains(x.Against, by) {
+						x.For = append(x.For, by)
+					}
+				}
+			}
+		}
+	}
+	return counts
+}
+
+// words adds up those of a view.
+func words(v topology.View) map[claim]*Tally {
 	counts := map[claim]*Tally{}
 	note := func(about kevlard.NodeID, key kevlard.StageKey) *Tally {
 		c := claim{about, key}

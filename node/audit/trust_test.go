@@ -154,6 +154,123 @@ func TestTrustIsRegained(t *testing.T) {
 	}
 }
 
+// in has the stage of a node of the view in another state.
+func in(v topology.View, of kevlard.NodeID, s topology.StageState) topology.View {
+	for i := range v.Nodes {
+		if v.Nodes[i].ID == of {
+			v.Nodes[i].Stages[0].State = s
+		}
+	}
+	return v
+}
+
+// TestAWordThatWasOutvotedStaysSo: of two honest holders one is restarted, and the liar that
+// both have found still disputes the other. Nobody has said anything new of that one.
+func TestAWordThatWasOutvotedStaysSo(t *testing.T) {
+	all := []string{"a+b-c", "b+a-c", "c-a-b"}
+	for name, v := range map[string]topology.View{
+		"b loads":       in(ringOf("a-c", "b", "c-a-b"), "b", topology.Loading),
+		"b has nothing": ringOf("a-c", "c-a-b"),
+		"a loads": func() topology.View {
+			v := in(ringOf("a", "b-c", "c-a-b"), "a", topology.Loading)
+			v.Nodes[0].Boot = "a.2"
+			return v
+		}(),
+	} {
+		var trust Trust
+		trust.settle(ringOf(all...))
+		if lost, _ := trust.settle(v); len(lost) != 0 || !trust.Distrusts("c") {
+			t.Errorf("%s: %v is not believed", name, lost)
+		}
+	}
+	see := func(trust *Trust, at kevlard.Instant, v topology.View) string {
+		trust.See(at, v)
+		return distrusted(trust, v)
+	}
+	var trust Trust // another life of a may be another one: others say so at once, or do not
+	trust.settle(ringOf(all...))
+	v := ringOf("a-c", "b-c", "c-a-b")
+	v.Nodes[0].Boot = "a.2"
+	if got := see(&trust, 1, v); got != "c" || trust.Deadline() == kevlard.Never {
+		t.Errorf("%q are not believed when a is back, until %v", got, trust.Deadline())
+	}
+	if got := see(&trust, trust.Deadline(), v); got != "ac" {
+		t.Errorf("%q are not believed when nobody confirms the new life of a", got)
+	}
+	trust = Trust{} // what is new counts
+	trust.settle(ringOf("a+b-c", "b+a-c", "c-a-b"))
+	if got := see(&trust, 1, ringOf("a-c", "b-a-c", "c-a-b")); got != "ac" {
+		t.Errorf("%q are not believed when b has changed its mind of a", got)
+	}
+	v = ringOf("a-c", "c-a")
+	v.Nodes[1].Boot = "c.2"
+	trust = Trust{}
+	trust.settle(ringOf(all...))
+	if got := see(&trust, 1, v); got != "ac" {
+		t.Errorf("%q are not believed when another life of c disputes a", got)
+	}
+}
+
+// TestLayersNobodyElseHas: a liar says that it holds layers that are nobody's, and disputes
+// honest nodes there.
+func TestLayersNobodyElseHas(t *testing.T) {
+	other := middle.Key
+	other.Layers.Hi++
+	v := ringOf("a+b", "b+a", "c")
+	v.Nodes[2].Stages = append(v.Nodes[2].Stages, topology.Stage{Key: other, State: topology.Ready, Class: "c", Disputes: []kevlard.NodeID{"a", "b"}})
+	var trust Trust
+	if lost, _ := trust.settle(v); len(lost) != 0 {
+		t.Errorf("%v are not believed", lost)
+	}
+	// Where nobody stands for a node its accuser counts, as for layers that both hold: it may
+	// have been found, and hold others now.
+	v.Nodes[0].Stages[0].Agrees, trust = nil, Trust{}
+	if lost, _ := trust.settle(v); len(lost) != 1 || !trust.Distrusts("b") {
+		t.Errorf("%v are not believed", lost)
+	}
+}
+
+// TestOtherLayersAfterTheRepair: a node that was found, and repaired, takes other layers on.
+// Another holder of these clears it; the word of who found it stands.
+func TestOtherLayersAfterTheRepair(t *testing.T) {
+	other := middle.Key
+	other.Layers.Hi++
+	stage := func(words ...kevlard.NodeID) []topology.Stage {
+		return []topology.Stage{{Key: other, State: topology.Ready, Class: "c", Agrees: words}}
+	}
+	var trust Trust
+	trust.settle(ringOf("a-b", "b", "c"))
+	v := ringOf("a-b", "b", "c")
+	v.Nodes[1].Stages, v.Nodes[2].Stages = stage(), stage()
+	if trust.settle(v); !trust.Distrusts("b") {
+		t.Error("other layers alone clear it")
+	}
+	v.Nodes[0].Stages = append(v.Nodes[0].Stages, stage("b")...)
+	if trust.settle(v); !trust.Distrusts("b") {
+		t.Error("who disputes it clears it")
+	}
+	v.Nodes[2].Stages = stage("b")
+	if _, back := trust.settle(v); len(back) != 1 || trust.Distrusts("b") {
+		t.Errorf("c does not clear it: %v", back)
+	}
+}
+
+// TestAuditorsThatAreAway clear nobody: of three that found two liars, which confirm each
+// other, two are started anew.
+func TestAuditorsThatAreAway(t *testing.T) {
+	var trust Trust
+	trust.settle(ringOf("a+b+c-d-e", "b+a+c-d-e", "c+a+b-d-e", "d+e-a-b-c", "e+d-a-b-c"))
+	v := ringOf("a-d-e", "b", "c", "d+e-a-b-c", "e+d-a-b-c")
+	v.Nodes[1].Boot, v.Nodes[2].Boot = "b.2", "c.2"
+	if _, back := trust.See(1, v); len(back) != 0 || !trust.Distrusts("d") || !trust.Distrusts("e") {
+		t.Errorf("liars are believed: %v", back)
+	}
+	// Who says otherwise now has refuted itself.
+	if _, back := trust.See(1, ringOf("a-d+e", "b+d+e", "c+d+e", "d+e", "e+d")); len(back) != 2 {
+		t.Errorf("%v is believed again", back)
+	}
+}
+
 // TestDeadAuditorsCount: a liar is not cleared by the death of who found it.
 func TestDeadAuditorsCount(t *testing.T) {
 	v := ringOf("a-b", "b")

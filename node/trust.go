@@ -40,7 +40,7 @@ func (m *Machine) weigh(now kevlard.Instant, out []Effect) []Effect {
 	for _, t := range regained {
 		out = append(out, Report{Type: "trusted", Node: t.Node, Cause: "audit", Detail: t.String()})
 	}
-	return m.fromAudit(m.audits.See(now, m.view, m.auditable(), nil), out)
+	return m.fromAudit(m.audits.See(now, m.view, m.auditable(), m.trust.Distrusts, nil), out)
 }
 
 // lostTrust ends the sessions that have to do with a node.

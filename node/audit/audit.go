@@ -58,7 +58,7 @@ type SendFrame struct {
 type Judged struct {
 	Node    kevlard.NodeID
 	Key     kevlard.StageKey
-	Verdict Verdict // Agrees or Disputes
+	Verdict Verdict // Unknown: what was found is of another life, or of a stage that is gone
 	Why     string  // of a dispute: what differs
 }
 
@@ -91,7 +91,8 @@ type state struct {
 	at      kevlard.Instant // of the next audit, while live
 	wait    time.Duration   // that the last one without a verdict cost; 0: it had one
 	differs bool            // an audit differed, and is looked into
-	looks   int             // audits that must agree, one after the other, to end that or a dispute
+	doubted bool            // nobody believes the node, and this one has no word on it yet
+	looks   int             // audits that must agree, one after the other, to end any of these or a dispute
 	verdict Verdict
 }
 
@@ -174,14 +175,19 @@ func (m *Machine) Words(key kevlard.StageKey) (agrees, disputes []kevlard.NodeID
 	return agrees, disputes
 }
 
-// See takes a view of the ring and the stages of this node that are ready.
-func (m *Machine) See(now kevlard.Instant, v topology.View, own []Holding, out []Effect) []Effect {
+// See takes a view of the ring and the stages of this node that are ready. distrusts
+// reports whether a node is not believed (Trust.Distrusts).
+func (m *Machine) See(now kevlard.Instant, v topology.View, own []Holding, distrusts func(kevlard.NodeID) bool, out []Effect) []Effect {
 	if m.off() {
 		return out
 	}
 	m.own = own
 	for _, s := range m.claims {
 		s.live = false
+	}
+	said := map[claim]Verdict{}
+	for c, s := range m.claims {
+		said[c] = s.verdict
 	}
 	heard := map[dispute]bool{}
 	for _, h := range own {
@@ -190,8 +196,16 @@ func (m *Machine) See(now kevlard.Instant, v topology.View, own []Holding, out [
 	m.heard = heard
 	for _, c := range slices.SortedFunc(maps.Keys(m.claims), claim.compare) {
 		_, known := v.Node(c.node)
-		if s := m.claims[c]; !s.live && (s.verdict != Disputes || !known) {
+		s := m.claims[c]
+		if !s.live && (s.verdict != Disputes || !known) {
 			delete(m.claims, c)
+			s.verdict = Unknown
+		}
+		if s.verdict == Unknown && said[c] != Unknown {
+			out = append(out, Judged{Node: c.node, Key: c.key})
+		}
+		if doubted := distrusts(c.node) && s.verdict == Unknown; doubted != s.doubted {
+			s.doubted, s.looks = doubted, looks
 		}
 	}
 	m.count()
@@ -330,13 +344,13 @@ func (m *Machine) judged(now kevlard.Instant, r *run, differ string, out []Effec
 	switch {
 	case differ == "":
 		m.counters.Agreed++
-		if s.differs || s.verdict == Disputes {
+		if s.differs || s.doubted || s.verdict == Disputes {
 			if s.looks--; s.looks > 0 {
 				s.at = now
 				return out
 			}
 		}
-		found, s.differs = Agrees, false
+		found, s.differs, s.doubted = Agrees, false, false
 	case s.differs || s.verdict == Disputes:
 		m.counters.Differed++
 		found, s.differs, s.looks = Disputes, false, looks

@@ -24,6 +24,7 @@ type rig struct {
 	weights map[kevlard.NodeID]string // of who differs; "" is right
 	mute    map[kevlard.NodeID]bool   // answers nothing
 	refuses map[kevlard.NodeID]bool
+	bad     map[kevlard.NodeID]bool // not believed
 	busy    bool
 	asked   []asked
 	judged  []Judged
@@ -55,7 +56,7 @@ func (r *rig) node(id kevlard.NodeID) *topology.Node {
 }
 
 func (r *rig) see() {
-	r.do(r.m.See(r.now, topology.View{Nodes: slices.Clone(r.view.Nodes)}, []Holding{r.hold}, nil))
+	r.do(r.m.See(r.now, topology.View{Nodes: slices.Clone(r.view.Nodes)}, []Holding{r.hold}, func(n kevlard.NodeID) bool { return r.bad[n] }, nil))
 }
 
 // do plays the stages.
@@ -366,6 +367,48 @@ func TestAnotherLife(t *testing.T) {
 	r.see()
 	if len(r.m.claims) != 0 || r.m.Deadline() != kevlard.Never {
 		t.Errorf("%d claims of nobody, due at %v", len(r.m.claims), r.m.Deadline())
+	}
+}
+
+// TestWhatWasSaidOfAnotherLife is taken back: others count it as long as the record has it.
+func TestWhatWasSaidOfAnotherLife(t *testing.T) {
+	r := newRig(t, middle, "a", "b")
+	r.sleep(r.m.cfg.Timing.First)
+	r.judged = nil
+	r.node("a").Boot = "a.2"
+	r.node("b").Stages = nil
+	r.see()
+	if want := []Judged{{Node: "a", Key: middle.Key}, {Node: "b", Key: middle.Key}}; !slices.Equal(r.judged, want) {
+		t.Errorf("judged %+v, want %+v", r.judged, want)
+	}
+	r.judged = nil
+	if r.see(); len(r.judged) != 0 {
+		t.Errorf("the same view again: %+v", r.judged)
+	}
+}
+
+// TestClearedByEight: who is not believed is confirmed by a holder that had no word on it
+// only when eight audits in a row agree.
+func TestClearedByEight(t *testing.T) {
+	r := newRig(t, middle, "a", "b")
+	r.bad = map[kevlard.NodeID]bool{"a": true}
+	r.see()
+	r.sleep(r.m.cfg.Timing.First)
+	if agrees, _ := r.m.Words(middle.Key); len(agrees) != 2 || r.times("a") != looks || r.times("b") != 1 {
+		t.Errorf("agrees with %v after %d audits of a and %d of b", agrees, r.times("a"), r.times("b"))
+	}
+	r = newRig(t, middle, "a")
+	r.bad = map[kevlard.NodeID]bool{"a": true}
+	r.see()
+	r.busy = true // for one audit at a time
+	for r.times("a") < looks-1 {
+		r.now = r.m.Deadline()
+		r.do(r.m.Wake(r.now, func(kevlard.NodeID, int) bool { r.busy = !r.busy; return !r.busy }, nil))
+	}
+	r.weights["a"] = "slight"
+	r.sleep(time.Minute)
+	if agrees, disputes := r.m.Words(middle.Key); len(agrees) != 0 || len(disputes) != 1 {
+		t.Errorf("agrees with %v, disputes %v after %d audits", agrees, disputes, r.times("a"))
 	}
 }
 

@@ -148,11 +148,17 @@ func (m *Machine) resume(now kevlard.Instant, ev Resume, out []Effect) []Effect 
 // attach takes a session out of its rest, for a client that is there; goOn must follow.
 func (m *Machine) attach(id kevlard.SessionID) (*session.Machine, *kevlard.Failure) {
 	s := m.resting.get(id)
+	var wrong *kevlard.Failure
+	if s != nil && s.State() == session.Paused {
+		wrong = m.tainted(s)
+	}
 	switch {
 	case m.sessions[id] != nil || m.following[id] != nil:
 		return nil, busy()
 	case s == nil:
 		return nil, notKnown()
+	case wrong != nil:
+		return nil, wrong
 	case s.State() == session.Paused && len(m.sessions) >= m.cfg.Limits.Sessions:
 		return nil, &kevlard.Failure{Code: "overloaded", Status: 429, Message: "this node owns as many sessions as it takes; try again later"}
 	}

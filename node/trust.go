@@ -74,9 +74,12 @@ func (m *Machine) tainted(s *session.Machine) *kevlard.Failure {
 	return nil
 }
 
-// taints reports whether a session may have what a node computed that is not believed.
+// taints reports whether a session may have what a node computed that is not believed. Where
+// one ran that was taken over is not known here, but that it began when its owner knew of
+// the node.
 func (m *Machine) taints(t audit.Tally, s *session.Machine) bool {
-	return s.RanAt(t.Node) || s.Reused() > 0 && s.Model() == t.Key.Model && !strings.HasSuffix(s.Salt(), m.trust.Suffix())
+	foreign := s.Reused() > 0 || s.Before() != protocol.Life{}
+	return s.RanAt(t.Node) || foreign && s.Model() == t.Key.Model && !strings.HasSuffix(s.Salt(), m.trust.Suffix())
 }
 
 func disputed(t audit.Tally) *kevlard.Failure {

@@ -127,6 +127,67 @@ func TestPausedSessionsAreTainted(t *testing.T) {
 	}
 }
 
+// TestTakenOverIsTainted: of a session that this node took over nobody here knows where it
+// ran before its record was made, or after. It is not gone on with when a node of its model
+// is not believed any more; nor is its answer shown that is complete, but for that of one
+// that began when its owner knew.
+func TestTakenOverIsTainted(t *testing.T) {
+	eog := kevlard.Token(2)
+	for name, c := range map[string]struct {
+		log   []kevlard.Token
+		late  bool // n1 is found after the takeover, else before
+		knows bool // the session began when n1 was known of
+		says  string
+	}{
+		"it goes on":                      {[]kevlard.Token{7}, true, false, "disputed"},
+		"it goes on, n1 was known":        {[]kevlard.Token{7}, false, false, "disputed"},
+		"it is complete":                  {[]kevlard.Token{7, eog}, true, false, "disputed"},
+		"it is complete, n1 was known":    {[]kevlard.Token{7, eog}, false, false, "disputed"},
+		"it began when n1 was known":      {[]kevlard.Token{7}, false, true, ""},
+		"it is complete, and began so":    {[]kevlard.Token{7, eog}, false, true, ""},
+		"nothing was generated, or shown": {nil, false, true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, nil, "n1:0-2", "n2:0-2", "n3:0-2", "n4")
+			found := func() {
+				r.confirm("n2", "n3")
+				r.confirm("n3", "n2")
+				r.dispute("n2", "n1")
+				r.dispute("n3", "n1")
+			}
+			if !c.late {
+				found()
+			}
+			r.step(TakeOver{Session: "s", Accepted: true})
+			w := protocol.Witnesses{Version: 1, Now: []protocol.Life{{Node: "n4", Boot: "n4.1"}, {Node: "n2", Boot: "n2.1"}, {Node: "n3", Boot: "n3.1"}}}
+			rec := protocol.Record{
+				Session: "s", Epoch: 1, Owner: protocol.Life{Node: "n9", Boot: "n9.1"}, Witnesses: w, Model: model.ID, Prompt: []kevlard.Token{1, 2},
+				MaxTokens: 5, EOG: []kevlard.Token{eog}, Class: "c", Envelope: []byte("e"), Route: kevlard.Route{{Node: "n2", Layers: kevlard.Layers{Hi: 2}}}, Tokens: c.log,
+			}
+			if c.knows {
+				rec.Salt = r.m.salted("")
+			}
+			r.say("n4", protocol.Located{Session: "s", Recorded: true, Epoch: 1, At: 1, Owner: rec.Owner, Witnesses: w})
+			r.say("n4", protocol.Promise{Session: "s", Epoch: 2, Record: &rec})
+			r.say("n3", protocol.Promise{Session: "s", Epoch: 2, Record: &rec})
+			if got := effectsOf[TakenOver](r.out); len(got) != 1 || got[0].Err != nil {
+				t.Fatalf("taken over %+v", got)
+			}
+			if c.late {
+				found()
+			}
+			r.step(Resume{Session: "s"})
+			code := ""
+			if f := failure(t, r.out, "s"); f != nil {
+				code = f.Code
+			}
+			if code != c.says || code != "" && len(effectsOf[Emit](r.out))+len(effectsOf[Replay](r.out)) != 0 {
+				t.Errorf("it says %q, want %q: %+v", code, c.says, r.out)
+			}
+		})
+	}
+}
+
 // TestNoRouteSaysWhy: where all holders of some layers dispute each other, none is used,
 // however long a session waits.
 func TestNoRouteSaysWhy(t *testing.T) {

@@ -268,7 +268,7 @@ func (m *Machine) Fail(now kevlard.Instant, f *kevlard.Failure, out []Effect) []
 }
 
 // RanAt reports whether a node has computed for the session, or given it KV, since it
-// began; of a session that was taken over, since its last owner set its last route.
+// began; of a session that was taken over, since then, or at the route that its record names.
 func (m *Machine) RanAt(n kevlard.NodeID) bool { return slices.Contains(m.ran, n) }
 
 func (m *Machine) runs(n kevlard.NodeID) {

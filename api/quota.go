@@ -3,6 +3,7 @@ package api
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,7 +63,7 @@ func (u *allowance) begin(now time.Time, q quota, resumes bool) (why string, wai
 	case q.inFlight > 0 && u.inFlight >= q.inFlight:
 		return fmt.Sprintf("this key has %d requests running on this node, which is its limit", u.inFlight), time.Second
 	case q.rate > 0 && u.tokens < 1:
-		missing := time.Duration((1 - u.tokens) / rate * float64(time.Minute))
+		missing := time.Duration(math.Ceil((1 - u.tokens) / rate * float64(time.Minute))) // a request that is all but there takes a nanosecond
 		return fmt.Sprintf("this key has begun its %d requests a minute on this node", q.rate), missing
 	case q.rate > 0:
 		u.tokens--

@@ -3,6 +3,7 @@ package api
 import (
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -93,7 +94,20 @@ func TestAllowance(t *testing.T) {
 	}
 }
 
-// TestKeyLimits has one key at its limits while another is served, and changes limits.
+// TestNobodyWaitsForNothing: what has flowed in is a sum of fractions, which can be less than
+// one by what is no nanosecond.
+func TestNobodyWaitsForNothing(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	u := allowance{tokens: math.Nextafter(1, 0), at: now}
+	why, wait := u.begin(now, quota{rate: 8}, false)
+	if why == "" || wait <= 0 {
+		t.Errorf("refused (%s), wait %v", why, wait)
+	}
+	if why, _ := u.begin(now.Add(wait), quota{rate: 8}, false); why != "" {
+		t.Errorf("after %v: %s", wait, why)
+	}
+}
+
 // TestResumesAreBounded: streams that are gone on with are let in beside those that may
 // still have the places of their former requests, and no others: a key that begins streams,
 // leaves them and comes back to all would have as many at once as it likes.
@@ -123,6 +137,7 @@ func TestResumesAreBounded(t *testing.T) {
 	}
 }
 
+// TestKeyLimits has one key at its limits while another is served, and changes limits.
 func TestKeyLimits(t *testing.T) {
 	slow, slowLine := newKey(t, "slow")
 	rated, ratedLine := newKey(t, "rated")

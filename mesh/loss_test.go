@@ -3,6 +3,7 @@ package mesh
 import (
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -36,14 +37,13 @@ func TestRestartAtSameAddress(t *testing.T) {
 		cfg.Listen = b.Addr()
 		old := cfg.Boot
 		cfg.Boot = kevlard.BootID(fmt.Sprintf("b-boot-%d", boot))
-		ended := time.Now()
 		b.stop(t)
 		e := a.next(t, "down", "up")
 		if e.what != "down" || e.peer.Boot != old {
 			t.Fatalf("after the end of %s: %+v", old, e)
 		}
-		if d := time.Since(ended); d > keepAliveEvery {
-			t.Fatalf("the loss was seen after %v, want well under %v", d, keepAliveEvery)
+		if silence(e.err) {
+			t.Fatalf("the loss was seen by silence: %v", e.err)
 		}
 		b = start(t, cfg)
 		b.SetPeers([]Address{a.at()})
@@ -113,10 +113,19 @@ func TestBlackholeIsFound(t *testing.T) {
 	a.next(t, "up")
 	began := time.Now()
 	way.freeze()
-	a.next(t, "down")
+	if e := a.next(t, "down"); !silence(e.err) {
+		t.Errorf("found by %v", e.err)
+	}
 	if d, limit := time.Since(began), keepAliveEvery+2*writeTimeout; d > limit {
 		t.Fatalf("found after %v, want at most %v", d, limit)
 	}
+}
+
+// silence reports whether a loss was found by keep-alives or a write that took too long, and
+// not by a reset. How long that took says less on a machine that is busy.
+func silence(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout()
 }
 
 // A removed peer is closed politely: the other side loses no link over it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,8 +68,12 @@ func TestSlurm(t *testing.T) {
 	}
 	check := func(want string) func() bool {
 		return func() bool {
-			r := program(t, nil, "", "status", "--check", "--control", socket)
-			return strings.Contains(r.stdout, want)
+			for {
+				r := program(t, nil, "", "status", "--check", "--control", socket)
+				if !strings.Contains(r.stdout, "did not answer") { // a busy machine
+					return strings.Contains(r.stdout, want)
+				}
+			}
 		}
 	}
 	eventually(t, check("n1: ready"))
@@ -112,5 +117,51 @@ func TestSlurm(t *testing.T) {
 	slurm("healthcheck")
 	if text := complaints(); !strings.HasPrefix(text, "update NodeName=n1 State=DRAIN Reason=kevlard: ") {
 		t.Errorf("without a daemon the health check says to Slurm: %q", text)
+	}
+}
+
+// TestSlurmAsksAgain: one second in which the daemon does not answer drains no node of Slurm.
+func TestSlurmAsksAgain(t *testing.T) {
+	for name, c := range map[string]struct {
+		silent int // checks that get no answer
+		then   string
+		code   string
+		tries  int
+		drains string
+	}{
+		"busy for a moment":         {2, "n1: ready", "0", 3, ""},
+		"busy, and drained":         {1, "n1: not ready: draining: no new sessions are taken", "1", 2, ""},
+		"busy, and not ready":       {1, "n1: not ready: no engine", "1", 2, "no engine"},
+		"it does not answer at all": {9, "", "1", 3, "did not answer"},
+		"not ready":                 {0, "n1: not ready: no engine", "1", 1, "no engine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			script := func(name, text string) string {
+				path := filepath.Join(dir, name)
+				if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				return path
+			}
+			asked := filepath.Join(dir, "asked")
+			kevlard := script("kevlard", fmt.Sprintf(`echo "$*" >>%[1]s
+if [ $(/usr/bin/wc -l <%[1]s) -le %d ]; then echo 'not ready: the daemon did not answer within 900ms'; exit 1; fi
+echo '%s'; exit %s`, asked, c.silent, c.then, c.code))
+			cmd := exec.Command("../../deploy/slurm/healthcheck")
+			cmd.Env = []string{"KEVLARD=" + kevlard, "SCONTROL=" + script("scontrol", `echo "$@" >>`+dir+"/scontrol.log"), "SLURMD_NODENAME=n1"}
+			if out, err := cmd.CombinedOutput(); err != nil || len(out) != 0 {
+				t.Errorf("%v: %s", err, out)
+			}
+			text, err := os.ReadFile(asked)
+			if err != nil || string(text) != strings.Repeat("status --check\n", c.tries) {
+				t.Errorf("asked %q, %v", text, err)
+			}
+			told, _ := os.ReadFile(dir + "/scontrol.log") // none: nothing was told
+			if (len(told) > 0) != (c.drains != "") || !strings.Contains(string(told), c.drains) {
+				t.Errorf("told Slurm %q, want %q", told, c.drains)
+			}
+		})
 	}
 }

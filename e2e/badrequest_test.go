@@ -117,7 +117,7 @@ func TestBadRequests(t *testing.T) {
 		garbage(t, n)
 	}
 	header := fmt.Sprintf("GET /v1/models HTTP/1.1\r\nHost: x\r\nX: %s\r\n\r\n", strings.Repeat("y", 1<<20))
-	if answer := raw(t, entry.APIURL()[len("http://"):], []byte(header)); !strings.HasPrefix(answer, "HTTP/1.1 431 ") {
+	if answer := raw(t, entry.APIURL()[len("http://"):], []byte(header), readyWithin); !strings.HasPrefix(answer, "HTTP/1.1 431 ") {
 		t.Errorf("a header of a megabyte is answered %.60q, want 431", answer)
 	}
 
@@ -127,7 +127,7 @@ func TestBadRequests(t *testing.T) {
 			t.Errorf("%s was pid %d and is %d", name, pids[name], pid)
 		}
 	}
-	eventually(t, 10*time.Second, func() error { return m.idle(t.Context()) })
+	eventually(t, 30*time.Second, func() error { return m.idle(t.Context()) })
 	http.DefaultClient.CloseIdleConnections()
 	m.client.CloseIdle()
 	eventually(t, 30*time.Second, func() error {
@@ -155,7 +155,7 @@ func garbage(t *testing.T, n *devmesh.Node) {
 		for _, b := range [][]byte{noise, bytes.Repeat([]byte{0xff}, 64), []byte("GET / HTTP/1.1\r\n\r\n")} {
 			addr := net.JoinHostPort(host, fmt.Sprint(base+offset))
 			if network == "tcp" {
-				raw(t, addr, b)
+				raw(t, addr, b, silence)
 			} else {
 				c, err := net.Dial(network, addr)
 				if err != nil {
@@ -168,18 +168,22 @@ func garbage(t *testing.T, n *devmesh.Node) {
 			}
 		}
 	}
-	raw(t, net.JoinHostPort(host, fmt.Sprint(base+1)), noise) // gossip's TCP
+	raw(t, net.JoinHostPort(host, fmt.Sprint(base+1)), noise, silence) // gossip's TCP
 }
 
-// raw sends bytes over TCP and returns the beginning of what comes back, if anything.
-func raw(t *testing.T, addr string, b []byte) string {
+// silence is how long an answer is waited for where none needs to come.
+const silence = 500 * time.Millisecond
+
+// raw sends bytes over TCP and returns the beginning of what comes back in that time, if
+// anything.
+func raw(t *testing.T, addr string, b []byte, within time.Duration) string {
 	t.Helper()
 	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
 	if err != nil {
 		t.Fatalf("%s does not listen any more: %v", addr, err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		t.Fatal(err)
 	}
 	sent := make(chan struct{})

@@ -154,7 +154,7 @@ func TestReload(t *testing.T) {
 	if n := strings.Count(s.stderr.String(), "needs a restart"); n != 2 {
 		t.Errorf("%d values are said to need a restart, want 2", n)
 	}
-	raw(t, s.addr(0), []byte("this is no TLS\r\n\r\n"))
+	raw(t, s.addr(0), []byte("this is no TLS\r\n\r\n"), silence)
 	logs("level=DEBUG")
 
 	writeFile(t, keysFile, "alice:"+keys[0]+"\n", 0o600)

@@ -106,7 +106,7 @@ func inside(ctx context.Context) error {
 	}
 	both := []net.Conn{fromVictim, toVictim}
 	for i, c := range both {
-		if err := answers(c); err != nil {
+		if err := answers(c, 20*time.Second); err != nil {
 			return fmt.Errorf("connection %d before the cut: %w", i, err)
 		}
 	}
@@ -114,7 +114,7 @@ func inside(ctx context.Context) error {
 		return err
 	}
 	for i, c := range both {
-		switch err := answers(c); {
+		switch err := answers(c, 500*time.Millisecond); {
 		case err == nil:
 			return fmt.Errorf("connection %d answers across the cut", i)
 		case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -138,9 +138,9 @@ func inside(ctx context.Context) error {
 	return nil
 }
 
-// answers sends a byte and waits half a second for its echo.
-func answers(c net.Conn) error {
-	if err := c.SetDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+// answers sends a byte and waits for its echo.
+func answers(c net.Conn, within time.Duration) error {
+	if err := c.SetDeadline(time.Now().Add(within)); err != nil {
 		return err
 	}
 	if _, err := c.Write([]byte{1}); err != nil {

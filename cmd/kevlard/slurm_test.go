@@ -12,8 +12,9 @@ import (
 
 // TestSlurm runs the scripts of deploy/slurm as Slurm does, without a PATH, against an
 // agent: a prolog drains the node, the health check does not complain of that, the epilog
-// of the last job brings the node back, unless a GPU has failed meanwhile: then the health
-// check does complain. A node without a daemon keeps no job waiting.
+// of the last job brings the node back, unless the next one's prolog comes meanwhile, or a
+// GPU has failed: then the health check does complain. A node without a daemon keeps no
+// job waiting.
 func TestSlurm(t *testing.T) {
 	gpus := filepath.Join(t.TempDir(), "gpus.jsonl")
 	reading := func(kernel string) {
@@ -42,14 +43,19 @@ func TestSlurm(t *testing.T) {
 	kevlard := script("kevlard", asProgram+`=1 exec "`+os.Args[0]+`" "$@"`)
 	scontrol := script("scontrol", `echo "$@" >>"`+dir+`/scontrol.log"`)
 	jobs := filepath.Join(dir, "jobs")
-	squeue := script("squeue", "exec /bin/cat "+jobs)
+	// It may start the next job's prolog, and answers when that is done or waits.
+	squeue := script("squeue", `[ -e "`+dir+`/next" ] && {
+	SLURM_JOB_ID=8 ../../deploy/slurm/prolog >/dev/null 2>&1 &
+	/usr/bin/timeout 2 /usr/bin/tail --pid=$! -f /dev/null
+}
+exec /bin/cat "`+jobs+`"`)
 	if err := os.WriteFile(jobs, []byte("7\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	slurm := func(name string, says ...string) {
 		t.Helper()
 		cmd := exec.Command("../../deploy/slurm/" + name)
-		cmd.Env = []string{"KEVLARD=" + kevlard, "KEVLARD_CONTROL=" + control, "SCONTROL=" + scontrol, "SQUEUE=" + squeue, "SLURM_JOB_ID=7", "SLURMD_NODENAME=n1"}
+		cmd.Env = []string{"KEVLARD=" + kevlard, "KEVLARD_CONTROL=" + control, "SCONTROL=" + scontrol, "SQUEUE=" + squeue, "SLURM_JOB_ID=7", "SLURMD_NODENAME=n1", "KEVLARD_SLURM_LOCK=" + dir + "/lock"}
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
 		if err != nil || len(out) > 0 != (len(says) > 0) {
@@ -89,6 +95,19 @@ func TestSlurm(t *testing.T) {
 		t.Error("the epilog brought the node back although another job runs on it")
 	}
 	if err := os.WriteFile(jobs, []byte("7\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	slurm("epilog")
+	eventually(t, check("n1: ready"))
+	// The epilog has heard that no other job is here when the next one comes.
+	slurm("prolog")
+	eventually(t, check("draining"))
+	if err := os.WriteFile(dir+"/next", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	slurm("epilog")
+	eventually(t, check("draining"))
+	if err := os.Remove(dir + "/next"); err != nil {
 		t.Fatal(err)
 	}
 	slurm("epilog")

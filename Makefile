@@ -66,7 +66,7 @@ packages: static ## bin/dist: a deb and an rpm (RELEASE=1.2.3)
 	scripts/packages.sh bin/static/kevlard $(RELEASE:v%=%) bin/dist
 
 .PHONY: test-systemd
-test-systemd: static ## the deb on hosts of their own with a real systemd (as root; needs systemd-nspawn, debootstrap)
+test-systemd: static ## the deb, the rpm and Slurm's scripts on hosts of their own with a real systemd (as root; needs systemd-nspawn, debootstrap)
 	scripts/systemd-suite
 
 .PHONY: demo

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Makes a deb and an rpm of a built binary (deploy/package/nfpm.yaml), or those that
-# PACKAGERS names.
+# PACKAGERS names. CONFIG is the configuration that they bring, if not deploy/kevlard.toml.
 #
 #   scripts/packages.sh BINARY VERSION DIR
 set -euo pipefail
@@ -8,6 +8,7 @@ set -euo pipefail
 bin=$(realpath "$1") version=$2
 mkdir -p "$3"
 dir=$(realpath "$3")
+config=${CONFIG:+$(realpath "$CONFIG")}
 cd "$(dirname "$0")/.."
 nfpm=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.48.0
 # Packages sort by version: what comes after a tag, or has none, must not come before it.
@@ -28,7 +29,7 @@ mkdir -p "$root/share/zsh/vendor-completions"
 rm "$root/share/doc/kevlard/completion.zsh"
 # The oldest C library that has all that it uses.
 glibc=$(objdump -T "$bin" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
-export ROOT=$tmp VERSION=$packaged ARCH=${GOARCH:-$(go env GOARCH)} GLIBC=${glibc#GLIBC_}
+export ROOT=$tmp VERSION=$packaged ARCH=${GOARCH:-$(go env GOARCH)} GLIBC=${glibc#GLIBC_} CONFIG=${config:-deploy/kevlard.toml}
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || echo 0)
 export SOURCE_DATE_EPOCH
 find "$tmp" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} +

@@ -36,15 +36,26 @@ type host struct {
 // newHost makes a host with a link to the bridge, which is not booted yet.
 func newHost(t *testing.T, name string, number int) *host {
 	t.Helper()
+	return newHostWith(t, "", name, number)
+}
+
+// newHostWith makes one whose root file system has Debian's packages of that name, "rpm"
+// or "slurm", as scripts/systemd-suite has made it.
+func newHostWith(t *testing.T, packages, name string, number int) *host {
+	t.Helper()
 	if os.Getenv("KEVLARD_SYSTEMD_SUITE") == "" {
 		t.Skip("needs hosts with a systemd: run make test-systemd as root")
 	}
 	h := &host{t: t, name: name, addr: fmt.Sprintf("10.0.0.%d", number), dir: filepath.Join(os.Getenv("SUITE_BASE"), name)}
 	h.root = h.dir + "/root"
+	lower := os.Getenv("SUITE_ROOTFS")
+	if packages != "" {
+		lower += "-" + packages
+	}
 	for _, d := range []string{"upper", "work", "root"} {
 		h.must(os.MkdirAll(filepath.Join(h.dir, d), 0o755))
 	}
-	sh(t, "mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", os.Getenv("SUITE_ROOTFS"), h.dir, h.dir), h.root)
+	sh(t, "mount", "-t", "overlay", "overlay", "-o", fmt.Sprintf("lowerdir=%s,upperdir=%s/upper,workdir=%s/work", lower, h.dir, h.dir), h.root)
 	sh(t, "ip", "netns", "add", name)
 	t.Cleanup(func() {
 		h.powerOff()
@@ -118,6 +129,10 @@ func (h *host) powerOff() {
 	if h.nspawn == nil {
 		return
 	}
+	if h.leader == 0 { // it did not come up
+		h.powerCut()
+		return
+	}
 	_ = syscall.Kill(h.leader, syscall.Signal(sigPowerOff)) // it may be gone already
 	select {
 	case <-h.ended:
@@ -130,7 +145,11 @@ func (h *host) powerOff() {
 
 // powerCut stops the host at once.
 func (h *host) powerCut() {
-	_ = syscall.Kill(h.leader, syscall.SIGKILL)
+	if h.leader != 0 { // 0 would be all of us
+		_ = syscall.Kill(h.leader, syscall.SIGKILL)
+	} else {
+		_ = h.nspawn.Process.Kill()
+	}
 	<-h.ended
 	h.nspawn = nil
 }

@@ -17,6 +17,12 @@ var secret = strings.Repeat("ab", 32) + "\n"
 func (h *host) install(role string, others ...string) {
 	h.t.Helper()
 	h.deb("1.0.0")
+	h.setUp(role, others...)
+}
+
+// setUp configures what is installed, and gives it the secret and the model.
+func (h *host) setUp(role string, others ...string) {
+	h.t.Helper()
 	join := ""
 	for _, o := range others {
 		join += fmt.Sprintf("%q, ", o+":7946")
@@ -48,11 +54,16 @@ level = "info"
 // deb installs that version, or upgrades to it.
 func (h *host) deb(version string) {
 	h.t.Helper()
-	name := fmt.Sprintf("kevlard_%s-1_amd64.deb", version)
+	h.run("dpkg", "-i", h.fetch(fmt.Sprintf("kevlard_%s-1_amd64.deb", version)))
+}
+
+// fetch copies a package to the host and returns its path there.
+func (h *host) fetch(name string) string {
+	h.t.Helper()
 	data, err := os.ReadFile(filepath.Join(os.Getenv("SUITE_DEBS"), name))
 	h.must(err)
 	h.write("/var/tmp/"+name, string(data), 0o644)
-	h.run("dpkg", "-i", "/var/tmp/"+name)
+	return "/var/tmp/" + name
 }
 
 // configure replaces the configuration; its owner and mode stay the package's.

@@ -55,7 +55,7 @@ exec /bin/cat "`+jobs+`"`)
 	slurm := func(name string, says ...string) {
 		t.Helper()
 		cmd := exec.Command("../../deploy/slurm/" + name)
-		cmd.Env = []string{"KEVLARD=" + kevlard, "KEVLARD_CONTROL=" + control, "SCONTROL=" + scontrol, "SQUEUE=" + squeue, "SLURM_JOB_ID=7", "SLURMD_NODENAME=n1", "KEVLARD_SLURM_LOCK=" + dir + "/lock"}
+		cmd.Env = []string{"KEVLARD=" + kevlard, "KEVLARD_CONTROL=" + control, "SCONTROL=" + scontrol, "SQUEUE=" + squeue, "SLURM_JOB_ID=7", "SLURMD_NODENAME=n1", "KEVLARD_SLURM_RUN=" + dir}
 		began := time.Now()
 		out, err := cmd.CombinedOutput()
 		if err != nil || len(out) > 0 != (len(says) > 0) {

@@ -11,7 +11,8 @@ import (
 )
 
 // TestSlurm runs the scripts of deploy/slurm as Slurm does, without a PATH, against an
-// agent: a prolog drains the node, the health check does not complain of that, the epilog
+// agent: a prolog drains the node, the health check does not complain of that, nor of what
+// somebody else says of the node, and takes back what it has drained itself, the epilog
 // of the last job brings the node back, unless the next one's prolog comes meanwhile, or a
 // GPU has failed: then the health check does complain. A node without a daemon keeps no
 // job waiting.
@@ -41,7 +42,14 @@ func TestSlurm(t *testing.T) {
 	}
 	control := socket
 	kevlard := script("kevlard", asProgram+`=1 exec "`+os.Args[0]+`" "$@"`)
-	scontrol := script("scontrol", `echo "$@" >>"`+dir+`/scontrol.log"`)
+	scontrol := script("scontrol", `[ "$1" = update ] || exec /bin/cat "`+dir+`/node"
+echo "$@" >>"`+dir+`/scontrol.log"`)
+	node := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(dir+"/node", []byte("NodeName=n1 "+text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	jobs := filepath.Join(dir, "jobs")
 	// It may start the next job's prolog, and answers when that is done or waits.
 	squeue := script("squeue", `[ -e "`+dir+`/next" ] && {
@@ -83,6 +91,17 @@ exec /bin/cat "`+jobs+`"`)
 		}
 	}
 	eventually(t, check("n1: ready"))
+	node("State=IDLE+DRAIN Reason=kevlard: n1: not ready: no route [root@now]")
+	slurm("healthcheck")
+	if text := complaints(); text != "update NodeName=n1 State=RESUME\n" {
+		t.Errorf("of a node that it has drained, and that is ready now, the health check says to Slurm: %q", text)
+	}
+	if err := os.Remove(dir + "/scontrol.log"); err != nil {
+		t.Fatal(err)
+	}
+	node("State=IDLE+DRAIN Reason=a fan is broken [root@now]")
+	slurm("healthcheck")
+	node("State=IDLE ThreadsPerCore=1")
 	slurm("healthcheck")
 	slurm("prolog")
 	eventually(t, check("draining"))
@@ -134,8 +153,16 @@ exec /bin/cat "`+jobs+`"`)
 	slurm("prolog")
 	slurm("epilog")
 	slurm("healthcheck")
-	if text := complaints(); !strings.HasPrefix(text, "update NodeName=n1 State=DRAIN Reason=kevlard: ") {
+	if text := complaints(); !strings.HasPrefix(text, "update NodeName=n1 State=DRAIN Reason=kevlard: ask the daemon at ") {
 		t.Errorf("without a daemon the health check says to Slurm: %q", text)
+	}
+	if err := os.Remove(dir + "/scontrol.log"); err != nil {
+		t.Fatal(err)
+	}
+	node("State=IDLE+DRAIN Reason=a fan is broken [root@now]")
+	slurm("healthcheck")
+	if text := complaints(); text != "" {
+		t.Errorf("of a node that somebody else has drained the health check says to Slurm: %q", text)
 	}
 }
 

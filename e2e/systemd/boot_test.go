@@ -186,9 +186,7 @@ func TestSocketActivation(t *testing.T) {
 	h.run("systemctl", "stop", "kevlard")
 	h.run("systemctl", "enable", "--now", "kevlard-api.socket")
 	h.run("curl", "-sf", "--max-time", "280", "http://127.0.0.1:8080/healthz") // starts it
-	if got := h.show("kevlard", "ActiveState"); got != "active" {
-		h.fail("it is %s", got)
-	}
+	h.await("it is active", func() bool { return h.show("kevlard", "ActiveState") == "active" })
 	h.awaitReady()
 	want := h.generate("Once upon a time", 32)
 	h.run("systemctl", "restart", "--no-block", "kevlard")

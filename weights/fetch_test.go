@@ -130,6 +130,23 @@ func TestNobodyHasIt(t *testing.T) {
 	}
 }
 
+// TestNobodyToWaitFor: the only fetch does not say that others come first.
+func TestNobodyToWaitFor(t *testing.T) {
+	n := newNetwork(t)
+	m := synth(t, 1)
+	n.add("a", "", m)
+	me := n.add("me", t.TempDir())
+	told := 0
+	if _, err := me.fetcher.Fetch(t.Context(), m.ID, m.All(), func(p Progress) {
+		told++
+		if strings.Contains(p.Waits, "other fetches") {
+			t.Errorf("it says that it waits: %q", p.Waits)
+		}
+	}); err != nil || told == 0 {
+		t.Fatalf("%v, told %d times", err, told)
+	}
+}
+
 // TestWaitsItsTurn wants a fetch to say that it waits for another one, and then that it
 // does not.
 func TestWaitsItsTurn(t *testing.T) {
@@ -137,7 +154,7 @@ func TestWaitsItsTurn(t *testing.T) {
 	m := synth(t, 1)
 	n.add("a", "", m)
 	me := n.add("me", t.TempDir())
-	unlock, err := me.fetcher.lock(t.Context(), m.ID)
+	unlock, err := me.fetcher.lock(t.Context(), m.ID, func() { t.Error("it waits for nobody") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,8 +138,7 @@ func (f *Fetcher) Fetch(ctx context.Context, id kevlard.Digest, layers kevlard.L
 
 // inTurn fetches when it is the job's turn. That comes: each fetch before it moves or fails.
 func (j *job) inTurn(ctx context.Context) (path string, err error) {
-	j.progress.waits("other fetches come first")
-	unlock, err := j.lock(ctx, j.id)
+	unlock, err := j.lock(ctx, j.id, func() { j.progress.waits("other fetches come first") })
 	if err != nil {
 		return "", err
 	}
@@ -151,8 +150,8 @@ func (j *job) inTurn(ctx context.Context) (path string, err error) {
 	return j.fetch(ctx)
 }
 
-// lock waits for the turn of a fetch.
-func (f *Fetcher) lock(ctx context.Context, id kevlard.Digest) (unlock func(), err error) {
+// lock waits for the turn of a fetch. It calls waits first if that has not come.
+func (f *Fetcher) lock(ctx context.Context, id kevlard.Digest, waits func()) (unlock func(), err error) {
 	f.mu.Lock()
 	one := f.models[id]
 	if one == nil {
@@ -160,18 +159,30 @@ func (f *Fetcher) lock(ctx context.Context, id kevlard.Digest) (unlock func(), e
 		f.models[id] = one // as many as models are fetched in a life
 	}
 	f.mu.Unlock()
-	select {
-	case one <- struct{}{}:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	if err := enter(ctx, one, waits); err != nil {
+		return nil, err
 	}
-	select {
-	case f.slots <- struct{}{}:
-	case <-ctx.Done():
+	if err := enter(ctx, f.slots, waits); err != nil {
 		<-one
-		return nil, context.Cause(ctx)
+		return nil, err
 	}
 	return func() { <-f.slots; <-one }, nil
+}
+
+// enter takes a place of a semaphore, and calls waits first if there is none.
+func enter(ctx context.Context, places chan struct{}, waits func()) error {
+	select {
+	case places <- struct{}{}:
+		return nil
+	default:
+	}
+	waits()
+	select {
+	case places <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Active is how far the fetches are that run now.

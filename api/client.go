@@ -26,8 +26,9 @@ var ErrNoDaemon = errors.New("no daemon answers")
 // methods fail with ErrNoDaemon where there is none, and with *Error where it
 // refused.
 type Client struct {
-	path string
-	http *http.Client
+	path     string
+	http     *http.Client
+	patience time.Duration // for one document, where the caller has set no bound; 0: answerTimeout
 }
 
 // NewClient returns a client of the daemon at the given socket. It does not
@@ -144,10 +145,21 @@ func send[T any](ctx context.Context, c *Client, path string, body any) (T, erro
 	return document[T](ctx, c, http.MethodPost, path, body)
 }
 
-// document makes a request whose answer is one JSON document.
+// document makes a request whose answer is one JSON document. Unless ctx has a bound, it
+// is waited for as long as c's patience: a daemon that is stopped takes requests and does nothing.
 func document[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
 	var v T
+	_, bounded := ctx.Deadline()
+	patience := cmp.Or(c.patience, answerTimeout)
+	if !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, patience)
+		defer cancel()
+	}
 	resp, err := c.do(ctx, method, path, body)
+	if errors.Is(err, context.DeadlineExceeded) && !bounded {
+		return v, fmt.Errorf("ask the daemon at %s: no answer within %v: see its log (journalctl -u kevlard), or restart it: %w", c.path, patience, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return v, err
 	}
@@ -158,8 +170,21 @@ func document[T any](ctx context.Context, c *Client, method, path string, body a
 	return v, nil
 }
 
+// awake returns why nothing can be expected of the daemon. For the first line of a stream
+// there is no bound, since computing takes as long as it takes.
+func (c *Client) awake(ctx context.Context) error {
+	_, err := c.Version(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil // the request itself will show what else is wrong
+}
+
 // stream makes a request whose answer is JSON lines.
 func stream[T any](ctx context.Context, c *Client, method, path string, body any, emit func(T) error) error {
+	if err := c.awake(ctx); err != nil {
+		return err
+	}
 	resp, err := c.do(ctx, method, path, body)
 	if err != nil {
 		return err
@@ -199,6 +224,9 @@ func (c *Client) do(ctx context.Context, method, path string, body any) (*http.R
 		}
 		if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 			return nil, fmt.Errorf("ask the daemon at %s: %w (%v): start one with kevlard agent, or name its socket with --control", c.path, ErrNoDaemon, op.Err)
+		}
+		if e, ok := errors.AsType[*url.Error](err); ok {
+			err = e.Err // its URL is no address of anything
 		}
 		return nil, fmt.Errorf("ask the daemon at %s: %w", c.path, err)
 	}

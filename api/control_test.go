@@ -180,6 +180,38 @@ func TestControlErrors(t *testing.T) {
 	}
 }
 
+// TestFrozenDaemon: a daemon that is stopped, or stuck, takes connections and answers
+// nothing. The verbs that ask it end all the same, and say what to do.
+func TestFrozenDaemon(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "k.sock")
+	l, err := net.Listen("unix", path) // the kernel takes what nobody accepts
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := NewClient(path)
+	c.patience = 50 * time.Millisecond
+	for name, ask := range map[string]func() error{
+		"members": func() error { _, err := c.Members(t.Context()); return err },
+		"drain":   func() error { return c.Drain(t.Context(), "", false) },
+		"keys":    func() error { _, err := c.Keys(t.Context(), "list", nil, ""); return err },
+		"events":  func() error { return c.Events(t.Context(), 0, true, func(report.Event) error { return nil }) },
+		"generate": func() error {
+			return c.Generate(t.Context(), struct{}{}, func(Chunk) error { return nil })
+		},
+	} {
+		err := ask()
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), path+": no answer within 50ms: see its log") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := c.Members(ctx); !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "http://") {
+		t.Errorf("with a bound of its own: %v", err)
+	}
+}
+
 // TestLeaveTimeout: what is no time to wait is refused before anything is done. As a
 // Duration the longest would overflow, and cut all sessions off at once.
 func TestLeaveTimeout(t *testing.T) {

@@ -66,6 +66,7 @@ const (
 	idleTimeout   = 2 * time.Minute        // between requests of a connection
 	writeTimeout  = 30 * time.Second       // for a client to take what was written; then its request is cancelled
 	keepAlive     = 5 * time.Second        // of silence until a comment shows that the stream lives
+	answerTimeout = 10 * time.Second       // for the daemon to answer a verb of the CLI, where it has no bound of its own
 	probeTimeout  = time.Second            // to find out whether an old socket has a daemon behind it
 	aliveWithin   = 600 * time.Millisecond // for a client to acknowledge something, when another claims to be it; three round trips if that is more
 	aliveMost     = 10 * time.Second       // however long its round trips are

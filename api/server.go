@@ -64,10 +64,20 @@ func (e *ConfigError) Error() string { return e.err.Error() }
 // Unwrap gives errors.Is and errors.As what is inside.
 func (e *ConfigError) Unwrap() error { return e.err }
 
-// NewServer reads the keys and the certificate and listens, so that mistakes and a
-// taken port show at once. metrics answers /metrics.
+// NewServer is Open and Attach.
 func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
-	s := &Server{cfg: cfg, gen: gen, certEvery: certEvery, inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight))}
+	s, err := Open(cfg)
+	if err == nil {
+		s.Attach(gen, metrics)
+	}
+	return s, err
+}
+
+// Open reads the keys and the certificate and listens, so that mistakes and a taken port
+// show before anything else is begun. Clients wait until Run; Attach comes before it. A
+// server that never runs is closed.
+func Open(cfg Config) (*Server, error) {
+	s := &Server{cfg: cfg, certEvery: certEvery, inFlight: make(chan struct{}, cmp.Or(cfg.MaxInFlight, defaultInFlight))}
 	var err error
 	if cfg.KeysFile != "" {
 		if s.keys, err = openKeyring(cfg.KeysFile); err != nil {
@@ -91,14 +101,26 @@ func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error)
 		cfg.Log.Warn("prompts and API keys travel unencrypted: set [api] tls_cert and tls_key, or trust the network", "listen", cfg.Listen)
 	}
 	if s.listener = cfg.Listener; s.listener != nil {
-		s.handler = s.routes(metrics)
 		return s, nil
 	}
 	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
 		return nil, fmt.Errorf("listen for the API on %s (TCP): %w: choose another [api] listen, or stop what holds the port", cfg.Listen, err)
 	}
-	s.handler = s.routes(metrics)
 	return s, nil
+}
+
+// Attach gives the server what answers; metrics answers /metrics.
+func (s *Server) Attach(gen Generator, metrics http.Handler) {
+	s.gen = gen
+	s.handler = s.routes(metrics)
+}
+
+// Close releases the address of a server that does not run.
+func (s *Server) Close() error {
+	if err := s.listener.Close(); err != nil {
+		return fmt.Errorf("release the API's address: %w", err)
+	}
+	return nil
 }
 
 // isLoopback reports whether only this host reaches the address.

@@ -132,6 +132,10 @@ func TestBadStart(t *testing.T) {
 		}, []string{"DIR/secret", "mode 0644", "chmod 600"}},
 		{"secret too short", 2, func(t *testing.T, s *single) { writeFile(t, s.dir+"/secret", "00ff", 0o600) }, []string{"DIR/secret", "32 bytes"}},
 		{"no API keys", 2, func(_ *testing.T, s *single) { s.set("api", "keys_file", s.dir+"/nope") }, []string{"DIR/nope", "kevlard keygen --api"}},
+		{"no API keys, and gossip's port taken", 2, func(t *testing.T, s *single) { // the keys are looked at before the ring can see the node
+			occupy(t, "tcp", s.addr(1))
+			s.set("api", "keys_file", s.dir+"/nope")
+		}, []string{"DIR/nope", "kevlard keygen --api"}},
 		{"a key where its hash belongs", 2, func(t *testing.T, s *single) {
 			s.set("api", "keys_file", writeFile(t, s.dir+"/keys", "alice:kvl-SECRETSECRET\n", 0o600))
 		}, []string{"DIR/keys", "line 1", "kevlard keygen --api"}},

@@ -259,6 +259,15 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	if err != nil {
 		return err
 	}
+	// The API comes before the daemon, which answers gossip from then on: who stops for
+	// a mistake in its keys should not have been seen in the ring.
+	shed := func(reason string) { a.daemon.Shed(reason) }
+	if a.api, err = api.Open(api.Config{
+		Listen: cfg.API.Listen, Listener: passed, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
+		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: shed, Log: a.log,
+	}); err != nil {
+		return errors.Join(misconfigured(err), socket.Close())
+	}
 	a.gpus = newGPUs(deviceNames(cfg), cfg.Engine.BackendDir, a.log)
 	dcfg.NotRun = notRun(cfg)
 	var watch func(context.Context, func(daemon.DeviceNews)) error
@@ -274,15 +283,7 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 	a.gen = generator{a.daemon, a.models}
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})
 	a.control = api.NewControl(socket, administered{a.daemon, a.models}, a.gen, metrics, buildVersion(), a.log)
-	a.api, err = api.NewServer(api.Config{
-		Listen: cfg.API.Listen, Listener: passed, KeysFile: cfg.API.KeysFile, SharePrefixes: cfg.API.SharePrefixes, TLSCert: cfg.API.TLSCert, TLSKey: cfg.API.TLSKey,
-		MaxInFlight: cfg.API.MaxQueue, Drain: flushTimeout, Shed: a.daemon.Shed, Log: a.log,
-	}, a.gen, metrics)
-	if err != nil {
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		return errors.Join(misconfigured(err), a.daemon.Run(ended), socket.Close())
-	}
+	a.api.Attach(a.gen, metrics)
 	return nil
 }
 

@@ -151,6 +151,9 @@ type Deps struct {
 	Launcher Launcher
 	// Key is the node key. Default: that in Config.DataDir, made if there is none.
 	Key crypto.PrivKey
+	// SecretFile reads [ring] secret_file again, which a change of the secret replaces
+	// while the node runs. nil: Config.Secret is what it holds.
+	SecretFile func() ([]byte, error)
 	// Log gets the event log and the lines of the ring and the mesh. Default:
 	// discarded.
 	Log *slog.Logger

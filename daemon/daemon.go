@@ -114,7 +114,7 @@ func New(cfg Config, deps Deps) (*Daemon, error) {
 	if d.records, err = newRecords(own, key, pull, report, log); err != nil {
 		return nil, err
 	}
-	d.secrets = &secrets{dir: cfg.DataDir, configured: cfg.Secret}
+	d.secrets = &secrets{dir: cfg.DataDir, configured: cfg.Secret, file: deps.SecretFile}
 	if d.secrets.keys, err = Secrets(cfg.DataDir, cfg.Secret); err != nil {
 		return nil, err
 	}

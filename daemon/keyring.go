@@ -115,9 +115,10 @@ func Secrets(dir string, configured []byte) ([][]byte, error) {
 	return [][]byte{configured}, nil
 }
 
-// saveKeyring replaces the file so that a crash leaves the old or the new one.
-func saveKeyring(dir string, configured []byte, k keyring) (err error) {
-	b, err := json.MarshalIndent(keyringDoc{Version: 1, Configured: membership.SecretID(configured), Secrets: k}, "", " ")
+// saveKeyring replaces the file so that a crash leaves the old or the new one; configured
+// is the ID of the secret in secret_file.
+func saveKeyring(dir, configured string, k keyring) (err error) {
+	b, err := json.MarshalIndent(keyringDoc{Version: 1, Configured: configured, Secrets: k}, "", " ")
 	if err != nil {
 		return fmt.Errorf("encode the cluster secrets: %w", err)
 	}

@@ -39,8 +39,9 @@ type keysAnswer struct {
 
 // secrets is the keyring of this node and its changes.
 type secrets struct {
-	dir        string // "" keeps nothing
-	configured []byte
+	dir        string                 // "" keeps nothing
+	configured []byte                 // at the start of this daemon
+	file       func() ([]byte, error) // reads secret_file again; nil: it is as it was
 	apply      []func([][]byte) error // ring and mesh
 
 	mu   sync.Mutex
@@ -65,7 +66,11 @@ func (s *secrets) do(c keysCall) (keysAnswer, error) {
 	}
 	if err == nil && !slices.Equal(next.ids(), s.keys.ids()) {
 		if s.dir != "" {
-			err = saveKeyring(s.dir, s.configured, next)
+			configured, ok := s.inFile()
+			if !ok {
+				configured = membership.SecretID(s.configured)
+			}
+			err = saveKeyring(s.dir, configured, next)
 		}
 		for _, apply := range s.apply {
 			if err == nil {
@@ -76,7 +81,21 @@ func (s *secrets) do(c keysCall) (keysAnswer, error) {
 			s.keys = next
 		}
 	}
-	return keysAnswer{Secrets: s.keys.ids(), Configured: membership.SecretID(s.configured)}, err
+	configured, _ := s.inFile()
+	return keysAnswer{Secrets: s.keys.ids(), Configured: configured}, err
+}
+
+// inFile names the secret that the next start would find in secret_file, ok = false where
+// it would find none. The last step of a change replaces that file while the node runs.
+func (s *secrets) inFile() (id string, ok bool) {
+	secret := s.configured
+	if s.file != nil {
+		var err error
+		if secret, err = s.file(); err != nil {
+			return "", false // shown as a file that lacks the secret in use, which it does
+		}
+	}
+	return membership.SecretID(secret), true
 }
 
 // Keys lists or changes the cluster secrets of all members that are alive, this one

@@ -277,8 +277,8 @@ func (a *agent) bind(ctx context.Context, secret []byte, assigned []daemon.Assig
 		}
 	}
 	launch := launcher{gpus: a.gpus, exe: exe, find: a.models.find, rows: batchRows, log: a.log, numerics: newNumerics()}
-	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Devices: watch, RDMA: a.rdma(), Log: a.log}); err != nil {
-		return errors.Join(misconfigured(err), socket.Close())
+	if a.daemon, err = daemon.New(dcfg, daemon.Deps{Launcher: launch, Library: a.models.library, Fetched: a.fetched, Devices: watch, RDMA: a.rdma(), SecretFile: func() ([]byte, error) { return readSecret(cfg.Ring.SecretFile) }, Log: a.log}); err != nil {
+		return errors.Join(misconfigured(err), socket.Close(), a.api.Close())
 	}
 	a.gen = generator{a.daemon, a.models}
 	metrics := promhttp.HandlerFor(a.daemon.Gatherer(), promhttp.HandlerOpts{})

@@ -75,7 +75,7 @@ func (sh shell) keys(c *cli.Context, do string, secret []byte, id string) error 
 }
 
 func keysTable(k report.Keys) *table {
-	t := newTable("NODE", "IN USE", "ACCEPTED", "SECRET FILE", "")
+	t := newTable("NODE", "IN USE", "ACCEPTED", "SECRET FILE", "NOTE")
 	for _, n := range k.Nodes {
 		inUse, accepted, note := "", "", n.Error
 		if len(n.Secrets) > 0 {

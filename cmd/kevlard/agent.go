@@ -80,6 +80,7 @@ func (sh shell) agentCommand() *cli.Command {
 // agent is a daemon with everything around it.
 type agent struct {
 	cfg     config.Config
+	dir     *os.File // the data directory, which is ours while it is open
 	reload  func() (config.Config, error)
 	level   *slog.LevelVar
 	log     *slog.Logger
@@ -113,10 +114,16 @@ func (sh shell) newAgent(c *cli.Context) (_ *agent, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(cfg.Node.DataDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w: set [node] data_dir to a place that this user may write", err)
+	dir, err := openDataDir(cfg.Node.DataDir)
+	if err != nil {
+		return nil, err
 	}
-	a := &agent{cfg: cfg, reload: load, level: new(slog.LevelVar)}
+	defer func() {
+		if err != nil {
+			dir.Close()
+		}
+	}()
+	a := &agent{cfg: cfg, reload: load, level: new(slog.LevelVar), dir: dir}
 	a.log = newLogger(c.App.ErrWriter, cfg.Log, a.level)
 	loader := model.Loader{CacheDir: filepath.Join(cfg.Node.DataDir, "manifests"), Progress: progressLog(a.log)}
 	library := weights.NewLibrary(fetchedDir(cfg), a.log)
@@ -321,6 +328,18 @@ func bulkListen(cfg config.Config) string {
 
 // run runs all parts until a signal, kevlard leave or a failure.
 func (a *agent) run(ctx context.Context) error {
+	defer a.dir.Close()
+	err := a.runParts(ctx)
+	if taken, ok := errors.AsType[*membership.NameTakenError](err); ok {
+		return taken // it says all; which part found out is of no use to anybody
+	}
+	if err == nil {
+		a.log.Info("stopped") // what went before says how
+	}
+	return err
+}
+
+func (a *agent) runParts(ctx context.Context) error {
 	// The parts outlive the signal: sessions end and the ring is left first.
 	return lifecycle.Run(context.WithoutCancel(ctx),
 		lifecycle.Part{Name: "daemon", Run: a.daemon.Run, Grace: daemonGrace},
@@ -351,6 +370,8 @@ func (a *agent) signals(ctx context.Context, end <-chan struct{}) error {
 			if err != nil {
 				// The others will find out; stopping goes on.
 				a.log.Warn("the ring was not told", "error", err)
+			} else if !left.Lost {
+				a.log.Info("the ring is left; no session was cut off")
 			}
 			return nil
 		}

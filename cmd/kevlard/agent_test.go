@@ -232,6 +232,46 @@ func TestAgentKeys(t *testing.T) {
 	}
 }
 
+// TestNameTaken: an agent whose name another one has ends with one line that says so.
+func TestNameTaken(t *testing.T) {
+	socket, _ := startAgent(t, "--role", "gateway", "--models-dirs", t.TempDir())
+	listen, _ := listenFlags(t, "n2")
+	r := program(t, nil, "", append([]string{
+		"agent", "--dev", "--name", "n1", "--data-dir", t.TempDir(), "--ring-secret-file", filepath.Join(filepath.Dir(socket), "secret"),
+		"--control", filepath.Join(t.TempDir(), "k.sock"), "--role", "gateway", "--models-dirs", t.TempDir(), "--ring-join", loopback.IP(t) + ":7946",
+	}, listen...)...)
+	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
+	last := lines[len(lines)-1]
+	if r.code != 1 || !strings.HasPrefix(last, `kevlard: node name "n1" is held in ring "default" by peer `) || !strings.Contains(last, "kevlard force-leave n1") {
+		t.Errorf("exit %d: %s", r.code, r.stderr)
+	}
+}
+
+// TestDataDirectoryInUse starts a second daemon on the directory of a first one, with
+// addresses and a socket of its own: it would be the same peer under another name.
+func TestDataDirectoryInUse(t *testing.T) {
+	socket, _ := startAgent(t, "--role", "gateway", "--models-dirs", t.TempDir())
+	dir := filepath.Dir(socket)
+	listen, _ := listenFlags(t, "n2")
+	second := append([]string{
+		"agent", "--dev", "--name", "n2", "--data-dir", dir, "--ring-secret-file", filepath.Join(dir, "secret"),
+		"--control", filepath.Join(t.TempDir(), "k.sock"),
+	}, listen...)
+	if r := program(t, nil, "", second...); r.code != 1 || !strings.Contains(r.stderr, dir+": another daemon runs with it") || !strings.Contains(r.stderr, "[node] data_dir") {
+		t.Errorf("%+v", r)
+	}
+	if r := program(t, nil, "", "leave", "--control", socket); r.code != 0 {
+		t.Fatalf("leave: %+v", r)
+	}
+	eventually(t, func() bool { // the first has let go of it
+		f, err := openDataDir(dir)
+		if err == nil {
+			f.Close()
+		}
+		return err == nil
+	})
+}
+
 func fetch(t *testing.T, url string) (int, string) {
 	t.Helper()
 	resp, err := http.Get(url)

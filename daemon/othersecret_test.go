@@ -27,4 +27,12 @@ func TestOtherSecretIsAnEvent(t *testing.T) {
 	if n := told(a); n != 1 {
 		t.Errorf("%d events", n)
 	}
+	r.until("its status says why it is alone", func() bool {
+		for _, p := range odd.Status().Problems {
+			if strings.Contains(p.What, "this node is alone in its ring") && strings.Contains(p.What, "different secret") && strings.Contains(p.Fix, "[ring] join") {
+				return true
+			}
+		}
+		return false
+	})
 }

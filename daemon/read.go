@@ -255,12 +255,23 @@ func (d *Daemon) Status() report.Status {
 		}
 		out.Links = append(out.Links, l)
 	}
-	out.Problems = append(d.devices.problems(), problems(s, members, out)...)
+	out.Problems = append(d.devices.problems(), problems(s, members, out, d.solitude())...)
 	return out
 }
 
-// problems lists what is wrong, the worst first.
-func problems(s *snapshot, members report.Members, st report.Status) []report.Problem {
+// solitude says that this node knows no other, and why it was not taken in where it tried.
+func (d *Daemon) solitude() report.Problem {
+	p := report.Problem{What: "this node is alone in its ring", Fix: "run `kevlard join ADDR`, or set [ring] join"}
+	if why, ok := d.ring.Refusal(); ok {
+		p.What += fmt.Sprintf(": none of the %d addresses that it tries takes it in: %s: %s", why.Asked, why.Addr, why.Why)
+		p.Fix = "mend that, or [ring] join if the address is wrong; it tries for ever, and joins by itself"
+	}
+	return p
+}
+
+// problems lists what is wrong, the worst first; solitude is what to say of a node that
+// knows no other.
+func problems(s *snapshot, members report.Members, st report.Status, solitude report.Problem) []report.Problem {
 	out := []report.Problem{}
 	add := func(what, fix string) { out = append(out, report.Problem{What: what, Fix: fix}) }
 	if st.Draining {
@@ -308,7 +319,7 @@ func problems(s *snapshot, members report.Members, st report.Status) []report.Pr
 	}
 	out = append(out, slowStages(s.view, members)...)
 	if len(members.Nodes) == 1 {
-		add("this node is alone in its ring", "run `kevlard join ADDR`, or set [ring] join")
+		out = append(out, solitude)
 	}
 	if len(members.Nodes) == 2 {
 		add("the ring has two nodes: when one dies, the sessions that it owns can't be taken over", "add a third node, a gateway will do")

@@ -103,7 +103,7 @@ func TestBadStart(t *testing.T) {
 		{"mesh port taken", 1, func(t *testing.T, s *single) { occupy(t, "tcp", s.addr(2)) }, []string{"MESH", inUse, "[mesh] bind"}},
 		{"mesh on gossip's port", 2, func(_ *testing.T, s *single) { s.set("mesh", "bind", s.addr(1)) }, []string{"mesh.bind: GOSSIP is taken by ring.bind", "give each its own port"}},
 		{"bulk on the API's port", 2, func(_ *testing.T, s *single) { s.set("mesh", "bulk_port", s.base) }, []string{"api.listen: API is taken by mesh.bulk_port", "give each its own port"}},
-		{"foreign gossip address", 1, func(_ *testing.T, s *single) { s.set("ring", "bind", "192.0.2.7:7946") }, []string{"192.0.2.7", "[ring] bind"}},
+		{"foreign gossip address", 1, func(_ *testing.T, s *single) { s.set("ring", "bind", "192.0.2.7:7946") }, []string{"192.0.2.7", "set [ring] bind to an address of this host"}},
 		{"foreign mesh address", 1, func(_ *testing.T, s *single) { s.set("mesh", "bind", "192.0.2.7:7947") }, []string{"192.0.2.7", "[mesh] bind"}},
 		{"foreign API address", 1, func(t *testing.T, s *single) {
 			s.set("api", "listen", "192.0.2.7:8080")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -26,6 +27,39 @@ type JoinResult struct {
 	Seen     []kevlard.NodeID  // the nodes that answered, sorted; each is alive in our view too
 
 	reached int // answered a claim, whatever they said
+}
+
+// JoinRefusal says why nobody takes this node in, by the address that tells most.
+type JoinRefusal struct {
+	Asked int    // addresses of the round
+	Addr  string // one of them
+	Why   string
+}
+
+// Refusal returns why the last round of joins found nobody, ok = false if it found
+// somebody or there was none.
+func (r *Ring) Refusal() (refusal JoinRefusal, ok bool) {
+	if p := r.refusal.Load(); p != nil {
+		return *p, true
+	}
+	return JoinRefusal{}, false
+}
+
+// refusalOf picks the address that tells most: one that answers and refuses, which
+// no waiting mends, before those that do not answer.
+func refusalOf(res JoinResult) *JoinRefusal {
+	best := -1
+	var out *JoinRefusal
+	for _, addr := range slices.Sorted(maps.Keys(res.Errors)) {
+		why, rank := res.Errors[addr], 0
+		if strings.Contains(why, otherSecret) || strings.Contains(why, otherRing) {
+			rank = 1
+		}
+		if rank > best {
+			best, out = rank, &JoinRefusal{Asked: res.Asked, Addr: addr, Why: why}
+		}
+	}
+	return out
 }
 
 // Join exchanges states with addrs (host:port; the port defaults to our own) and
@@ -161,6 +195,12 @@ func notShown(heard bool, v verdict, us string) error {
 	return fmt.Errorf("node %s does not show this node yet", v.From)
 }
 
+// What a node that is there and lets nobody of us in says, as far as it can be told.
+const (
+	otherSecret = "gossips with a different secret"
+	otherRing   = "is it in a ring of another name? compare [ring] name of both nodes"
+)
+
 // explain turns memberlist's error list into one line, with its usual cause.
 func (r *Ring) explain(addr string, err error) error {
 	for u := errors.Unwrap(err); u != nil; u = errors.Unwrap(u) {
@@ -169,10 +209,11 @@ func (r *Ring) explain(addr string, err error) error {
 	msg := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "failed to join "+addr+": ")
 	if isSecretMismatch(msg) {
 		r.log.secret(addr)
-		return fmt.Errorf("the node at %s gossips with a different secret: compare the secret_file of both nodes", addr)
+		return fmt.Errorf("the node at %s "+otherSecret+": compare the secret_file of both nodes, and see that this is its gossip port", addr)
 	}
-	if strings.HasSuffix(msg, "EOF") {
-		msg += ": it hung up; is it in a ring of another name?"
+	// Which of the two comes depends on what of ours it had read when it closed.
+	if strings.HasSuffix(msg, "EOF") || strings.HasSuffix(msg, "connection reset by peer") {
+		msg += ": it hung up: " + otherRing
 	}
 	return errors.New(msg)
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -77,9 +78,9 @@ func (b *bridge) secret(from string) {
 	}
 	if b.limit.allow("secret "+host, time.Now()) {
 		if b.refused != nil {
-			b.refused(from, "it gossips with a different secret")
+			b.refused(from, "it "+otherSecret)
 		}
-		b.log.Warn("a node at "+from+" gossips with a different secret", "addr", from, "ring", b.ring,
+		b.log.Warn("a node at "+from+" "+otherSecret, "addr", from, "ring", b.ring,
 			"fix", "compare the secret_file of both nodes")
 	}
 }
@@ -133,8 +134,12 @@ func (b *bridge) Write(p []byte) (int, error) {
 		if err != nil {
 			host = from
 		}
+		its := labelWrong.FindStringSubmatch(line)[1]
+		if name, err := strconv.Unquote(its); err == nil {
+			its = name // the log quotes where it has to
+		}
 		b.once("label "+host, "a node gossips in another ring; its packets are dropped", "addr", from,
-			"its_ring", labelWrong.FindStringSubmatch(line)[1], "our_ring", b.ring)
+			"its_ring", its, "our_ring", b.ring, "fix", "give both the same [ring] name if they belong together")
 		return len(p), nil
 	}
 	if m := udpBlocked.FindStringSubmatch(line); m != nil {

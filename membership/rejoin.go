@@ -129,12 +129,14 @@ func (r *Ring) report(ctx context.Context, res JoinResult) {
 		r.cfg.Log.Debug("join failed", "addr", addr, "err", e)
 	}
 	if res.Answered > 0 {
+		r.refusal.Store(nil)
 		return
 	}
-	for addr, e := range res.Errors {
+	refusal := refusalOf(res)
+	r.refusal.Store(refusal)
+	if refusal != nil {
 		r.log.once("join", "no address of the ring takes this node in; trying for ever",
-			"asked", res.Asked, "for_example", addr, "err", e, "alive", r.table.live.Load())
-		return
+			"asked", res.Asked, "for_example", refusal.Addr, "err", refusal.Why, "alive", r.table.live.Load())
 	}
 }
 

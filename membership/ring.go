@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -33,6 +34,8 @@ type Ring struct {
 	taken chan error    // capacity 1: our name is held by another peer
 
 	shown atomic.Bool // the ring has shown us once: a name conflict no longer stops us
+	// refusal is why the last round of joins found nobody, nil after one that did.
+	refusal atomic.Pointer[JoinRefusal]
 
 	metaMu sync.Mutex
 	meta   Meta
@@ -164,8 +167,11 @@ func (r *Ring) listen(logger *log.Logger) (memberlist.NodeAwareTransport, error)
 		}
 		errs = err
 	}
-	return nil, fmt.Errorf("gossip needs TCP and UDP port %d of %s: %w; stop what uses it (ss -lntup), or set [ring] bind",
-		b.Port(), b.Addr(), errs)
+	fix := "stop what uses it (ss -lntup), or set [ring] bind"
+	if strings.Contains(errs.Error(), "cannot assign requested address") { // memberlist keeps the text alone
+		fix = "set [ring] bind to an address of this host, or 0.0.0.0 for all"
+	}
+	return nil, fmt.Errorf("gossip needs TCP and UDP port %d of %s: %w; %s", b.Port(), b.Addr(), errs, fix)
 }
 
 // Run joins and rejoins for ever, answers the ring, and remembers its peers,

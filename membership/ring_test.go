@@ -331,6 +331,12 @@ func TestOtherSecret(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "different secret") {
 			t.Errorf("join with another secret: %v", err)
 		}
+		if why, ok := odd.Refusal(); !ok || why.Asked != 3 || !strings.Contains(why.Why, "different secret") {
+			t.Errorf("the odd one does not know why it is alone: %+v", why)
+		}
+		if why, ok := procs[1].Refusal(); ok {
+			t.Errorf("a member of the ring is refused: %+v", why)
+		}
 	})
 }
 

@@ -166,6 +166,11 @@ func (d *Daemon) member(m membership.Member, link mesh.PeerStatus, peer node.Pee
 		down = m.Since
 	}
 	foreign := d.foreign(m)
+	if r.State == "dead" {
+		for i := range r.Stages { // what it held when it was last heard of; no weights are there now
+			r.Stages[i] = report.Stage{Model: r.Stages[i].Model, Lo: r.Stages[i].Lo, Hi: r.Stages[i].Hi, State: string(topology.Cold)}
+		}
+	}
 	switch {
 	case r.State != "alive":
 		r.Reason = because(r.State, d.records.of(m).Reason)

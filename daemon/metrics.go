@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"time"
 
@@ -81,6 +82,10 @@ func newMetrics(d *Daemon) *metrics {
 	for _, phase := range []string{"detect", "reroute", "restore"} {
 		m.recovery.WithLabelValues(phase)
 	}
+	for _, reason := range []string{"capacity", "draining", "key_limit", "no_route", "overloaded"} {
+		m.shed.WithLabelValues(reason)
+	}
+	m.replicated.WithLabelValues(d.cfg.transport())
 	m.registry.MustRegister(m.tokens, m.recovery, m.step, m.shed, m.ttft, m.garbage, m.replicated, m.rejected, m.weights, m.weightsRejected, gauges{d},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -143,10 +148,10 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 		emit(prometheus.GaugeValue, "kevlard_sessions", "Sessions owned here.", float64(n), "state", state)
 	}
 	c := s.node.Counters
-	for why, n := range c.Failovers {
+	for why, n := range fromStart(c.Failovers, "drain", "engine-exit", "engine-stall", "keepalive", "progress", "refused", "release", "reset", "silence") {
 		emit(prometheus.CounterValue, "kevlard_failovers_total", "Re-routes of running sessions owned here.", float64(n), "cause", why)
 	}
-	for why, n := range c.Reforms {
+	for why, n := range fromStart(c.Reforms, string(topology.Join), string(topology.Death), string(topology.Drained), string(topology.Resplit), string(topology.Rebalance), string(topology.Unserved), "load-failed") {
 		emit(prometheus.CounterValue, "kevlard_reforms_total", "Stages adopted, given up and given back by this node.", float64(n), "reason", why)
 	}
 	emit(prometheus.CounterValue, "kevlard_takeovers_total", "Sessions taken over by this node from owners that were gone.", float64(c.TakeOvers))
@@ -175,6 +180,18 @@ func (g gauges) Collect(out chan<- prometheus.Metric) {
 	g.copies(s, emit)
 	g.deviceMetrics(emit)
 	emit(prometheus.GaugeValue, "kevlard_queue_depth", "Rows that wait for a batch at the stages here.", float64(rows))
+}
+
+// fromStart returns the counts and 0 for those of usual that have not come yet: what a
+// counter holds when it first appears is no increase to Prometheus, so the first failover
+// would be missed.
+func fromStart(counts map[string]uint64, usual ...string) map[string]uint64 {
+	out := make(map[string]uint64, len(counts)+len(usual))
+	for _, why := range usual {
+		out[why] = 0
+	}
+	maps.Copy(out, counts)
+	return out
 }
 
 // copies tells of KV: what is kept, what was not used, how far standbys are behind.

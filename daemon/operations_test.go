@@ -365,6 +365,41 @@ func scrape(t *testing.T, m *member) map[string]float64 {
 	return got
 }
 
+// TestDeadNodesHoldNothing: what a dead node held is not shown as ready for work.
+func TestDeadNodesHoldNothing(t *testing.T) {
+	t.Parallel()
+	r := newRing(t)
+	a, b := r.start("a", span(0, 8)), r.start("b", span(0, 8))
+	r.ready()
+	of := func(m *member, name string) report.Member {
+		nodes := m.Members().Nodes
+		i := slices.IndexFunc(nodes, func(n report.Member) bool { return n.Name == name })
+		return nodes[i]
+	}
+	r.until("a shows b's stage", func() bool { n := of(a, "b"); return len(n.Stages) == 1 && n.Stages[0].State == "ready" })
+	r.kill(b)
+	r.until("a shows b as dead", func() bool { return of(a, "b").State == "dead" })
+	if n := of(a, "b"); len(n.Stages) != 1 || n.Stages[0].State != "cold" || n.Stages[0].Lo != 0 || n.Stages[0].Hi != 8 {
+		t.Errorf("the dead node has %+v", n.Stages)
+	}
+}
+
+// TestCountersFromTheStart: the first failover is an increase only if there was a 0 before.
+func TestCountersFromTheStart(t *testing.T) {
+	t.Parallel()
+	r := newRing(t)
+	got := scrape(t, r.start("a", span(0, 8)))
+	for _, name := range []string{
+		"kevlard_failovers_total cause=reset", "kevlard_failovers_total cause=engine-exit", "kevlard_failovers_total cause=silence",
+		"kevlard_reforms_total reason=death", "kevlard_shed_total reason=overloaded", "kevlard_shed_total reason=no_route",
+		"kevlard_replicated_bytes_total transport=tcp-tls",
+	} {
+		if v, ok := got[name]; !ok || v != 0 {
+			t.Errorf("%s is %v, there from the start: %v", name, v, ok)
+		}
+	}
+}
+
 func TestFollow(t *testing.T) {
 	r := newRing(t)
 	a := r.start("a", span(0, 8))

@@ -42,7 +42,7 @@ func contract() map[string]metric {
 		"kevlard_queue_depth":                {"gauge", ""},
 		"kevlard_shed_total":                 {"counter", "reason"},
 		"kevlard_stage_ready":                {"gauge", "model,lo,hi"},
-		"kevlard_reforms_total":              {"", "reason"}, // automatic assignment
+		"kevlard_reforms_total":              {"counter", "reason"},
 		"kevlard_kv_rejected_total":          {"counter", "reason"},
 		"kevlard_kv_bytes":                   {"gauge", "tier,kind"},
 		"kevlard_replicated_bytes_total":     {"counter", "transport"},

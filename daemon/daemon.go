@@ -62,6 +62,8 @@ type Daemon struct {
 	ended  chan struct{}       // closed when the loop has ended
 	left   chan struct{}       // capacity 1: Leave is done
 
+	leaving atomic.Int32 // calls of Leave under way
+
 	// The loop's own.
 	machine    *node.Machine
 	own        queue

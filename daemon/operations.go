@@ -81,6 +81,9 @@ func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) erro
 // drainSelf returns when the machine has taken the order. An undo after which the node
 // drains on by itself, for a device, is a *kevlard.Failure.
 func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
+	if undo && d.leaving.Load() > 0 {
+		return &kevlard.Failure{Code: "stopping", Status: 409, Message: "this node is stopping and takes no sessions again: start it again when it has stopped"}
+	}
 	orders := d.snapshot().node.Orders
 	if !d.post(node.Drain{Undo: undo}) {
 		return errStopped
@@ -115,13 +118,16 @@ func (d *Daemon) drainSelf(ctx context.Context, undo bool) error {
 // Run. The result says whether own sessions were cut off. When ctx ends during the wait,
 // nothing is cut: the error is its cause, and the node stays in the ring and draining.
 func (d *Daemon) Leave(ctx context.Context, timeout time.Duration) (report.Leave, error) {
+	d.leaving.Add(1) // for good, but where this call gives up
 	if err := d.drainSelf(ctx, false); err != nil {
+		d.leaving.Add(-1)
 		return report.Leave{}, err
 	}
 	d.await(ctx, timeout, func(s *snapshot) bool {
 		return len(s.node.Sessions) == 0 && d.streams.count() == 0 && s.hosted() == 0 && !s.node.HandsOver
 	})
 	if ctx.Err() != nil {
+		d.leaving.Add(-1)
 		return report.Leave{}, fmt.Errorf("wait for sessions to end: %w: this node stays in the ring and goes on draining; leave again, or undo the drain", context.Cause(ctx))
 	}
 	cut := d.streams.count()

@@ -45,6 +45,14 @@ func TestLeaveWaitsForOwnSessions(t *testing.T) {
 				left <- l
 			}()
 			r.until("draining", func() bool { return gateway.Status().Draining })
+			st := gateway.Status()
+			if !st.Stopping || len(st.Problems) == 0 || !strings.Contains(st.Problems[0].What, "stopping") || strings.Contains(st.Problems[0].Fix, "undo") {
+				t.Errorf("a node that leaves says of itself %+v", st.Problems)
+			}
+			var stopping *kevlard.Failure
+			if err := gateway.Drain(t.Context(), "", true); !errors.As(err, &stopping) || stopping.Status != 409 || stopping.Code != "stopping" {
+				t.Errorf("to undo the drain of a node that leaves: %v", err)
+			}
 			_, err := gateway.Generate(t.Context(), "late", j.req)
 			if err == nil { // refused by the machine, through the stream
 				late := generate(t.Context(), gateway, job{"later", j.req}, nil)

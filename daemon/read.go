@@ -228,7 +228,7 @@ func (d *Daemon) Status() report.Status {
 	members := d.Members()
 	out := report.Status{
 		Node: string(d.cfg.Name), Ring: d.cfg.Ring, Role: d.cfg.Role, Version: d.cfg.Version, Boot: string(d.boot), PID: os.Getpid(),
-		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Engines: d.describeEngines(), Links: []report.Link{}, Fetches: d.Fetches(), GPUs: d.describeDevices(), NotRun: append([]string{}, d.cfg.NotRun...),
+		UptimeMS: time.Since(d.start).Milliseconds(), Draining: s.node.Draining, Stopping: d.leaving.Load() > 0, Engines: d.describeEngines(), Links: []report.Link{}, Fetches: d.Fetches(), GPUs: d.describeDevices(), NotRun: append([]string{}, d.cfg.NotRun...),
 		Sessions: report.SessionCounts{Owned: len(s.node.Sessions), Hosted: s.hosted(), FencedItems: s.node.Counters.Fenced},
 	}
 	out.Ready, out.Reason = d.Ready()
@@ -274,7 +274,10 @@ func (d *Daemon) solitude() report.Problem {
 func problems(s *snapshot, members report.Members, st report.Status, solitude report.Problem) []report.Problem {
 	out := []report.Problem{}
 	add := func(what, fix string) { out = append(out, report.Problem{What: what, Fix: fix}) }
-	if st.Draining {
+	switch {
+	case st.Stopping:
+		add("this node is stopping: its sessions end or move, then it leaves the ring", "wait; `kevlard leave --timeout` and systemctl stop say how long it may take")
+	case st.Draining:
 		add(because("this node is draining", s.node.Reason), "run `kevlard drain --undo` to take sessions again")
 	}
 	for _, m := range s.serving {

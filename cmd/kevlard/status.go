@@ -86,7 +86,10 @@ func writeStatus(w io.Writer, s report.Status) error {
 	t.row("ring", s.Ring)
 	t.row("role", s.Role)
 	t.row("ready", ready)
-	if s.Draining {
+	switch {
+	case s.Stopping:
+		t.row("stopping", "yes: no new sessions are taken, and it leaves the ring when those there are have ended")
+	case s.Draining:
 		t.row("draining", "yes: no new sessions are taken; undo with kevlard drain --undo")
 	}
 	t.row("version", fmt.Sprintf("%s, boot %s, pid %d, up %v", s.Version, s.Boot, s.PID, (time.Duration(s.UptimeMS)*time.Millisecond).Round(time.Second)))

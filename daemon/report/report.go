@@ -190,6 +190,7 @@ type Status struct {
 	Ready    bool          `json:"ready"`
 	Reason   string        `json:"reason"` // why it is not ready
 	Draining bool          `json:"draining"`
+	Stopping bool          `json:"stopping"` // it leaves the ring when its sessions have ended
 	Members  MemberCounts  `json:"members"`
 	Sessions SessionCounts `json:"sessions"`
 	Stages   []Stage       `json:"stages"`

@@ -202,7 +202,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 		if err := notify(systemd.SdNotifyReady); err != nil {
 			return err
 		}
-		d.report(node.Report{Type: "start", Detail: fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())})
+		d.report(node.Report{Type: "start", Detail: d.beginning()})
 	}
 	err := lifecycle.Run(ctx,
 		lifecycle.Part{Name: "mesh", Run: d.mesh.Run, Grace: meshGrace},
@@ -218,6 +218,18 @@ func (d *Daemon) Run(ctx context.Context) error {
 	)
 	d.weights.library.Close()
 	return err
+}
+
+// beginning describes this life: what runs, and where it can be reached.
+func (d *Daemon) beginning() string {
+	text := fmt.Sprintf("boot %s, peer %s, gossip %s, mesh %s", d.boot, d.mesh.PeerID(), d.ring.Addr(), d.mesh.Addr())
+	if d.cfg.APIAddr != "" {
+		text += ", API " + apiURL(d.cfg.APIAddr, d.cfg.APITLS)
+	}
+	if d.cfg.Version != "" {
+		text += ", kevlard " + d.cfg.Version
+	}
+	return text
 }
 
 // follow runs the records and tells the event log what the ring says.
@@ -245,6 +257,8 @@ func changes(before, after topology.View, self kevlard.NodeID) []node.Report {
 		case known && old.Boot != n.Boot && n.State != topology.Left:
 			out = append(out, node.Report{Type: "node-restart", Node: n.ID, Detail: fmt.Sprintf("boot %s", n.Boot)})
 		case known && old.State == n.State:
+		case known && old.State == topology.Draining && n.State == topology.Alive: // it never was away
+			out = append(out, node.Report{Type: "node-undrained", Node: n.ID})
 		case n.State == topology.Alive && (!known || old.State != topology.Suspect):
 			out = append(out, node.Report{Type: "node-join", Node: n.ID, Detail: fmt.Sprintf("role %s, boot %s", n.Role, n.Boot)})
 		case !known && (n.State == topology.Dead || n.State == topology.Left): // old news of a ring just joined

@@ -110,9 +110,10 @@ func (d *Daemon) logEvents(ctx context.Context) error {
 // level says how loud an event is.
 func level(typ string) slog.Level {
 	switch typ {
-	case "engine-exit", "engine-kill", "engine-stall", "failover", "poison", "refused-peer", "silent", "self-doubt", "bad-message", "record-refused", "audit-differs", "distrusted", "node-dead", "stage-slow", "gpu-xid", "gpu-avoid", "gpu-drain", "device-missing":
+	case "engine-exit", "engine-kill", "engine-stall", "failover", "poison", "silent", "self-doubt", "bad-message", "record-refused", "audit-differs", "distrusted", "node-dead", "stage-slow", "gpu-xid", "gpu-avoid", "gpu-drain", "device-missing":
 		return slog.LevelWarn
-	case "refused", "lease-expired", "owner-gone":
+	case "refused", "lease-expired", "owner-gone",
+		"refused-peer": // the mesh and the ring have warned of it, with what to do
 		return slog.LevelDebug
 	}
 	return slog.LevelInfo

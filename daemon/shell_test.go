@@ -274,13 +274,13 @@ func TestChanges(t *testing.T) {
 	n := func(id kevlard.NodeID, boot kevlard.BootID, s topology.State) topology.Node {
 		return topology.Node{ID: id, Boot: boot, State: s}
 	}
-	before := topology.View{Nodes: []topology.Node{n("a", "1", topology.Alive), n("b", "1", topology.Alive), n("c", "1", topology.Dead), n("d", "1", topology.Alive), n("me", "1", topology.Alive)}}
-	after := topology.View{Nodes: []topology.Node{n("a", "1", topology.Draining), n("b", "2", topology.Alive), n("c", "1", topology.Alive), n("e", "1", topology.Alive), n("f", "1", topology.Left), n("me", "1", topology.Draining)}}
+	before := topology.View{Nodes: []topology.Node{n("a", "1", topology.Alive), n("b", "1", topology.Alive), n("c", "1", topology.Dead), n("d", "1", topology.Alive), n("g", "1", topology.Draining), n("me", "1", topology.Alive)}}
+	after := topology.View{Nodes: []topology.Node{n("a", "1", topology.Draining), n("b", "2", topology.Alive), n("c", "1", topology.Alive), n("e", "1", topology.Alive), n("f", "1", topology.Left), n("g", "1", topology.Alive), n("me", "1", topology.Draining)}}
 	var got []string
 	for _, e := range changes(before, after, "me") {
 		got = append(got, e.Type+" "+string(e.Node))
 	}
-	want := []string{"node-draining a", "node-restart b", "node-join c", "node-join e", "node-forgotten d"}
+	want := []string{"node-draining a", "node-restart b", "node-join c", "node-join e", "node-undrained g", "node-forgotten d"}
 	if !slices.Equal(got, want) {
 		t.Errorf("changes %q, want %q", got, want)
 	}

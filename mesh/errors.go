@@ -26,7 +26,7 @@ var (
 	ErrTooLarge = errors.New("message too large")
 
 	// ErrRemoved is the cause of a Down for a peer that SetPeers took out.
-	ErrRemoved = errors.New("the peer was removed from the set")
+	ErrRemoved = errors.New("it left the ring or is dead: it is no peer any more")
 
 	// ErrMoved is the cause of a Down for a peer that SetPeers gave another
 	// address, peer ID or boot.

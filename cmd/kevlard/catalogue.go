@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/kevlard/kevlard/model"
 	"github.com/kevlard/kevlard/weights"
 )
@@ -31,6 +32,7 @@ type catalogue struct {
 	library *weights.Library // what is fetched, and given to other nodes
 	log     *slog.Logger
 
+	told    map[string]bool   // what the last scan found wrong, which is told once
 	fetched []*model.Manifest // in earlier lives
 	changed chan struct{}     // capacity 1: what is known of a model
 
@@ -94,8 +96,8 @@ func (c *catalogue) holding(l kevlard.Layers) []*model.Manifest {
 	return slices.DeleteFunc(slices.Clone(c.fetched), func(m *model.Manifest) bool { return !m.Holds(l) })
 }
 
-// scan looks through the directories. A file that cannot be served is only
-// logged: other models work without it.
+// scan looks through the directories. A file that cannot be served, and a directory that
+// is not there, is only logged, once: other models work without it. One goroutine scans.
 func (c *catalogue) scan(ctx context.Context) {
 	manifests, problems := c.loader.Scan(ctx, c.dirs)
 	if ctx.Err() != nil {
@@ -109,13 +111,19 @@ func (c *catalogue) scan(ctx context.Context) {
 			problems = append(problems, err)
 		}
 	}
+	told := map[string]bool{}
 	for _, err := range problems {
 		level := slog.LevelWarn
-		if errors.Is(err, fs.ErrNotExist) {
-			level = slog.LevelDebug // a directory that is not there holds nothing
+		switch {
+		case c.told[err.Error()]: // the directories are looked through again and again
+			level = slog.LevelDebug
+		case errors.Is(err, fs.ErrNotExist) && slices.Equal(c.dirs, config.Defaults().Models.Dirs):
+			level = slog.LevelDebug // what nobody has named need not be there
 		}
+		told[err.Error()] = true
 		c.log.Log(ctx, level, "model file not served", "error", err)
 	}
+	c.told = told
 }
 
 // unknown lists those models that nothing is known of.

@@ -345,7 +345,10 @@ func resolveModel(ctx context.Context, l model.Loader, dirs []string, want strin
 	switch {
 	case len(found) == 0:
 		err := fmt.Errorf("find model %q in %v: there are %v: name one of these, or a GGUF file", want, dirs, names)
-		return nil, errors.Join(append([]error{err}, problems...)...)
+		if len(names) == 0 {
+			err = fmt.Errorf("find model %q in %v: there is no model that this user can read: put a GGUF file there, or set [models] dirs", want, dirs)
+		}
+		return nil, errors.Join(append(problems, err)...) // the cause first
 	case len(found) > 1 && found[0].ID != found[1].ID:
 		return nil, fmt.Errorf("find model %q in %v: both %s and %s have that name: give the path of one", want, dirs, found[0].Path, found[1].Path)
 	}

@@ -110,7 +110,7 @@ func (d *doctor) self() (report.Member, netip.AddrPort, bool) {
 func (d *doctor) examine(ctx context.Context) []finding {
 	var out []finding
 	for _, check := range []func(context.Context) []finding{
-		d.checkDaemon, d.checkSecret, d.checkAddress, d.checkPorts, d.checkPeers,
+		d.checkDaemon, d.checkSecret, d.checkOwners, d.checkAddress, d.checkPorts, d.checkPeers,
 		d.checkModels, d.checkClock, d.checkPeerClocks, d.checkMemlock, d.checkFiles, d.checkDisk, d.checkMemory, d.checkCPUs, d.checkTasks, d.checkRDMA, d.checkGPUs,
 	} {
 		out = append(out, check(ctx)...)

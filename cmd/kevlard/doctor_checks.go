@@ -44,6 +44,10 @@ func (d *doctor) checkDaemon(context.Context) []finding {
 
 func (d *doctor) checkSecret(context.Context) []finding {
 	const check = "secret"
+	if d.cfg.Ring.SecretFile == "" && d.status != nil {
+		return one(check, statusWarn, "name the daemon's file: kevlard doctor --config FILE",
+			"the daemon has one, and ring.secret_file is not set here: it runs with another configuration than doctor was given, and no peer is tried over UDP")
+	}
 	secret, err := d.probe.secret(d.cfg.Ring.SecretFile)
 	if errors.Is(err, fs.ErrPermission) {
 		return one(check, statusWarn, "run doctor as root or as the daemon's user", "%s cannot be read by this user: no peer is tried over UDP", d.cfg.Ring.SecretFile)

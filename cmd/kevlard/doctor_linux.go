@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -61,6 +62,15 @@ func clockError() (most time.Duration, synchronised bool, err error) {
 		return 0, false, fmt.Errorf("read the state of the clock: %w", err)
 	}
 	return time.Duration(t.Maxerror) * time.Microsecond, state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, nil
+}
+
+// ownerOf returns the number of the user that a file belongs to.
+func ownerOf(info os.FileInfo) (uint32, error) {
+	s, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, fmt.Errorf("its file system says %T of it", info.Sys())
+	}
+	return s.Uid, nil
 }
 
 // diskSpace describes the file system at path.

@@ -5,6 +5,7 @@ package main
 import (
 	"errors"
 	"math"
+	"os"
 	"time"
 )
 
@@ -20,4 +21,5 @@ const (
 func processLimit(int, int) (uint64, error)    { return 0, errNotHere }
 func clockError() (time.Duration, bool, error) { return 0, false, errNotHere }
 func diskSpace(string) (disk, error)           { return disk{}, errNotHere }
+func ownerOf(os.FileInfo) (uint32, error)      { return 0, errNotHere }
 func processGroups(int) (groupLimits, error)   { return groupLimits{}, errNotHere }

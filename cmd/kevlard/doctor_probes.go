@@ -50,8 +50,10 @@ type probes struct {
 	limit  func(pid, resource int) (uint64, error)
 	space  func(path string) (disk, error)
 	secret func(path string) ([]byte, error)
-	rdma   func() (rdmaFacts, error)
-	gpus   func() gpu.Host
+	// owner names the user that a file belongs to.
+	owner func(path string) (string, error)
+	rdma  func() (rdmaFacts, error)
+	gpus  func() gpu.Host
 	// visible is CUDA_VISIBLE_DEVICES, and whether it is set.
 	visible func() (string, bool)
 	program string // the path of this program's file
@@ -83,6 +85,7 @@ func hostProbes() probes {
 		limit:      processLimit,
 		space:      diskSpace,
 		secret:     readSecret,
+		owner:      fileOwner,
 		rdma:       hostRDMA,
 		gpus:       lookAtGPUs,
 		visible:    visibleGPUs,

@@ -11,6 +11,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -50,6 +51,7 @@ func wellHost() probes {
 		},
 		space:   func(string) (disk, error) { return wellDisk(), nil },
 		secret:  func(string) ([]byte, error) { return make([]byte, secretBytes), nil },
+		owner:   func(string) (string, error) { return "kevlard", nil },
 		rdma:    func() (rdmaFacts, error) { return wellRDMA(), nil },
 		gpus:    func() gpu.Host { return gpu.Host{NVML: gpu.ErrNoDriver} },
 		visible: func() (string, bool) { return "", false },
@@ -105,7 +107,32 @@ func TestDoctorFinds(t *testing.T) {
 		{"no daemon", alone, "daemon", statusWarn, "none answers at : no peer can be tried"},
 		{"daemon not ready", func(d *doctor) { d.status.Ready, d.status.Reason = false, "loading" }, "daemon", statusWarn, "n1 runs, pid 7, not ready: loading"},
 		{"daemon broken", func(d *doctor) { alone(d); d.why = errors.New("EOF") }, "daemon", statusFail, "it was asked and did not answer as it should: EOF"},
-		{"no secret", func(d *doctor) { d.probe.secret = readSecret; d.cfg.Ring.SecretFile = "" }, "secret", statusFail, "ring.secret_file is not set: every node of a ring needs the same secret"},
+		{"key of root", func(d *doctor) {
+			alone(d)
+			d.probe.owner = func(path string) (string, error) {
+				if filepath.Base(path) == "node.key" {
+					return "root", nil
+				}
+				return "kevlard", nil
+			}
+		}, "owner", statusFail, "/var/lib/kevlard/node.key belongs to root, and /var/lib/kevlard to kevlard, who can't read it"},
+		{"secret of root", func(d *doctor) {
+			alone(d)
+			d.probe.owner = func(path string) (string, error) {
+				if path == d.cfg.Ring.SecretFile {
+					return "root", nil
+				}
+				return "kevlard", nil
+			}
+		}, "owner", statusFail, "/etc/kevlard/secret belongs to root, and /var/lib/kevlard to kevlard, who can't read it"},
+		{"directory that can't be seen", func(d *doctor) {
+			alone(d)
+			d.probe.owner = func(path string) (string, error) {
+				return "", &fs.PathError{Op: "stat", Path: path, Err: syscall.EACCES}
+			}
+		}, "owner", statusWarn, "stat /var/lib/kevlard: permission denied"},
+		{"another configuration", func(d *doctor) { d.cfg.Ring.SecretFile = "" }, "secret", statusWarn, "the daemon has one, and ring.secret_file is not set here: it runs with another configuration than doctor was given, and no peer is tried over UDP"},
+		{"no secret", func(d *doctor) { alone(d); d.probe.secret = readSecret; d.cfg.Ring.SecretFile = "" }, "secret", statusFail, "ring.secret_file is not set: every node of a ring needs the same secret"},
 		{
 			"secret of another user",
 			func(d *doctor) {
@@ -410,4 +437,18 @@ func FuzzPacket(f *testing.F) {
 			t.Errorf("parts of %d bytes in %d", total, len(packet))
 		}
 	})
+}
+
+// TestFileOwner asks the file system itself.
+func TestFileOwner(t *testing.T) {
+	mine, err := fileOwner(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if me, err := user.Current(); err == nil && mine != me.Username {
+		t.Errorf("a directory of %s is said to belong to %s", me.Username, mine)
+	}
+	if _, err := fileOwner(filepath.Join(t.TempDir(), "none")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file that is not there: %v", err)
+	}
 }

@@ -73,7 +73,10 @@ func (d *Daemon) Drain(ctx context.Context, name kevlard.NodeID, undo bool) erro
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	if _, err := d.mesh.Call(ctx, name, methodDrain, body); err != nil {
-		return fmt.Errorf("drain node %s: %w", name, err)
+		if _, known := d.ring.Member(name); !known {
+			return fmt.Errorf("drain %s: no such member in ring %s; see `kevlard members`", name, d.cfg.Ring)
+		}
+		return fmt.Errorf("drain %s: %w", name, err)
 	}
 	return nil
 }

@@ -110,7 +110,7 @@ func (r *Ring) ForceLeave(name kevlard.NodeID) error {
 	m, ok := r.table.get(name)
 	switch {
 	case !ok:
-		return fmt.Errorf("force-leave %s: no such member in ring %s", name, r.cfg.Ring)
+		return fmt.Errorf("force-leave %s: no such member in ring %s; see `kevlard members`", name, r.cfg.Ring)
 	case name == r.cfg.Name:
 		return fmt.Errorf("force-leave %s: that is this node; use leave", name)
 	case m.State == StateAlive:

@@ -35,17 +35,26 @@ func LoadOrCreateKey(dir string) (crypto.PrivKey, error) {
 	return loadKey(path)
 }
 
+// ownership says what to do about a key of another user: kevlard was once run as root, or
+// the directory is of another host.
+func ownership(err error) string {
+	if errors.Is(err, fs.ErrPermission) {
+		return ": [node] data_dir and all in it must belong to the user that runs kevlard (chown -R)"
+	}
+	return ""
+}
+
 func loadKey(path string) (crypto.PrivKey, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("open node key: %w", err)
+		return nil, fmt.Errorf("open node key: %w%s", err, ownership(err))
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return nil, fmt.Errorf("node key %s has mode %04o and must be 0600: chmod 600 it, or remove it to become a new peer", path, mode)
 	}
 	raw, err := os.ReadFile(path)
 	if err != nil {
-		return nil, fmt.Errorf("read node key: %w", err)
+		return nil, fmt.Errorf("read node key: %w%s", err, ownership(err))
 	}
 	key, err := crypto.UnmarshalPrivateKey(raw)
 	if err != nil {

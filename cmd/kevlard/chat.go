@@ -39,7 +39,7 @@ func (sh shell) chatCommand() *cli.Command {
 			&cli.IntFlag{Name: "max-tokens", Aliases: []string{"n"}, Value: chatAnswer, Usage: "most tokens of a reply"},
 			&cli.Float64Flag{Name: "temperature", Value: 1, Usage: "0 takes the most likely token each time"},
 			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the most likely tokens that make up this share"},
-			&cli.Int64Flag{Name: "seed", Usage: "equal seeds give equal replies (default: random)"},
+			&cli.Int64Flag{Name: "seed", Usage: "equal seeds give equal replies", DefaultText: "random"},
 		},
 		Action: func(c *cli.Context) error {
 			switch {

@@ -126,7 +126,10 @@ func readConfig(path string) ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) && !named {
 		return nil, nil
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return nil, usageError("read configuration: %w: the user that runs kevlard must be able to read it", err)
+	case err != nil:
 		return nil, usageError("read configuration: %w: name an existing file with --config", err)
 	}
 	if data == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/kevlard/kevlard/api"
 	"github.com/urfave/cli/v2"
@@ -33,6 +34,14 @@ func (e *exitError) ExitCode() int { return e.code }
 // usageError says that the command line or the configuration is wrong.
 func usageError(format string, args ...any) error {
 	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// within says what was tried, unless the error begins with it.
+func within(what string, err error) error {
+	if strings.HasPrefix(err.Error(), what) {
+		return err
+	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // errSilent ends a verb with code 1 when its output has said already what is wrong.

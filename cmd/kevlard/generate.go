@@ -33,12 +33,12 @@ func (sh shell) generateCommand() *cli.Command {
 			&cli.Float64Flag{Name: "top-p", Value: 1, Usage: "keep the most likely tokens that make up this share"},
 			&cli.IntFlag{Name: "top-k", Usage: "keep this many of the most likely tokens; 0: all"},
 			&cli.Float64Flag{Name: "min-p", Usage: "keep tokens at least this likely, compared with the likeliest"},
-			&cli.Int64Flag{Name: "seed", Usage: "equal seeds give equal answers (default: random)"},
+			&cli.Int64Flag{Name: "seed", Usage: "equal seeds give equal answers", DefaultText: "random"},
 			&cli.StringSliceFlag{Name: "stop", Usage: "end before this `TEXT`; up to 4"},
 			&cli.BoolFlag{Name: "ignore-eos", Usage: "go on after the model's end token"},
 			&cli.StringFlag{Name: "local", Usage: "compute in this process with the model `FILE`; no daemon is needed"},
 			&cli.IntFlag{Name: "stages", Value: 1, Usage: "with --local: split the layers into this many stages"},
-			&cli.IntFlag{Name: "threads", Usage: "with --local: compute threads (default: half of the cores)"},
+			&cli.IntFlag{Name: "threads", Usage: "with --local: compute threads", DefaultText: "half of the cores"},
 		},
 		Action: func(c *cli.Context) error {
 			prompt, err := sh.prompt(c)

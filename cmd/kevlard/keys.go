@@ -61,7 +61,7 @@ func (sh shell) keysByID(c *cli.Context) error {
 func (sh shell) keys(c *cli.Context, do string, secret []byte, id string) error {
 	k, err := sh.client(c).Keys(c.Context, do, secret, id)
 	if err != nil {
-		return fmt.Errorf("keys %s: %w", do, err)
+		return within("keys "+do, err)
 	}
 	if wantsJSON(c) {
 		err = writeJSON(c.App.Writer, k)

@@ -94,7 +94,7 @@ func (sh shell) drainCommand() *cli.Command {
 			}
 			node, undo := c.Args().First(), c.Bool("undo")
 			if err := sh.client(c).Drain(c.Context, node, undo); err != nil {
-				return fmt.Errorf("drain %s: %w", cmp.Or(node, "this node"), err)
+				return within("drain "+cmp.Or(node, "this node"), err)
 			}
 			if wantsJSON(c) {
 				return writeJSON(c.App.Writer, map[string]any{"draining": !undo})
@@ -118,7 +118,7 @@ func (sh shell) forceLeaveCommand() *cli.Command {
 				return err
 			}
 			if err := sh.client(c).ForceLeave(c.Context, node); err != nil {
-				return fmt.Errorf("force-leave %s: %w", node, err)
+				return within("force-leave "+node, err)
 			}
 			if wantsJSON(c) {
 				return writeJSON(c.App.Writer, map[string]any{"left": node})

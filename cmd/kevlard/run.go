@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -58,8 +60,10 @@ func (sh shell) app(stdout, stderr io.Writer) *cli.App {
 			&cli.StringFlag{Name: "log-format", Usage: "`FORMAT` of logs: text or json (env KEVLARD_LOG_FORMAT)"},
 		},
 		Before: func(c *cli.Context) error {
-			_, err := outputFormat(c)
-			return err
+			if _, err := outputFormat(c); err != nil {
+				return err
+			}
+			return checkLogFlags(c)
 		},
 		Commands: []*cli.Command{
 			sh.agentCommand(),
@@ -99,8 +103,59 @@ func (sh shell) app(stdout, stderr io.Writer) *cli.App {
 	return app
 }
 
-// onUsageError keeps urfave/cli from printing the help on top of the error.
-func onUsageError(_ *cli.Context, err error, _ bool) error { return usageError("%w", err) }
+// badValue is what the flag package says of a value that it cannot read.
+var badValue = regexp.MustCompile(`^invalid (?:boolean )?value "((?s).*)" for (?:flag )?-([^:]+): `)
+
+// onUsageError keeps urfave/cli from printing the help on top of the error, and says what
+// a flag takes.
+func onUsageError(c *cli.Context, err error, _ bool) error {
+	m := badValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return usageError("%w", err)
+	}
+	dashes, want := "--", "another value"
+	if len(m[2]) == 1 {
+		dashes = "-"
+	}
+	flags := c.App.Flags
+	if c.Command != nil {
+		flags = slices.Concat(c.Command.Flags, flags)
+	}
+	for _, f := range flags {
+		if !slices.Contains(f.Names(), m[2]) {
+			continue
+		}
+		switch f.(type) {
+		case *cli.BoolFlag:
+			want = "true or false"
+		case *cli.DurationFlag:
+			want = "a duration such as 90s, 10m or 1h30m"
+		case *cli.Float64Flag:
+			want = "a number"
+		case *cli.IntFlag, *cli.Int64Flag:
+			want = "a whole number"
+		case *cli.UintFlag, *cli.Uint64Flag:
+			want = "a whole number, 0 or more"
+		}
+	}
+	return usageError("flag %s%s is %q: want %s", dashes, m[2], m[1], want)
+}
+
+// checkLogFlags refuses values that no verb takes, also for verbs that do not log.
+func checkLogFlags(c *cli.Context) error {
+	for _, f := range []struct {
+		flag, key string
+		allowed   []string
+	}{
+		{"log-level", "log.level", []string{"debug", "info", "warn", "error"}},
+		{"log-format", "log.format", []string{"text", "json"}},
+	} {
+		if v := c.String(f.flag); c.IsSet(f.flag) && !slices.Contains(f.allowed, v) {
+			return usageError("flag --%s: %s: %q is not allowed: want %s", f.flag, f.key, v, strings.Join(f.allowed, " or "))
+		}
+	}
+	return nil
+}
 
 // inherit gives all commands what urfave/cli does not pass down.
 func inherit(commands []*cli.Command) {

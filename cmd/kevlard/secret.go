@@ -29,7 +29,7 @@ func readSecret(path string) ([]byte, error) {
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return nil, usageError("read the cluster secret: %w", err)
+		return nil, usageError("read the cluster secret: %w: it must belong to the user that runs kevlard (chown it, and leave its mode at 0600)", err)
 	}
 	secret, err := parseSecret(string(data))
 	if err != nil {

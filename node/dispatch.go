@@ -257,6 +257,9 @@ func (m *Machine) findRoute(now kevlard.Instant, s *session.Machine, out []sessi
 	if f := m.tainted(s); f != nil {
 		return s.Fail(now, f, out)
 	}
+	if !m.knowing(s) { // it was paused, or taken over
+		out = s.Resalt(now, m.salted(s.Salt()), out)
+	}
 	model, known := m.view.Model(s.Model())
 	if !known {
 		return s.NoRoute(now, nil, out)

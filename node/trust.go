@@ -37,6 +37,9 @@ func (m *Machine) weigh(now kevlard.Instant, out []Effect) []Effect {
 	for _, t := range lost {
 		out = m.lostTrust(now, t, append(out, Report{Type: "distrusted", Node: t.Node, Cause: "audit", Detail: t.String()}))
 	}
+	if len(lost) > 0 {
+		out = m.resalt(now, out)
+	}
 	for _, t := range regained {
 		out = append(out, Report{Type: "trusted", Node: t.Node, Cause: "audit", Detail: t.String()})
 	}
@@ -78,8 +81,25 @@ func (m *Machine) tainted(s *session.Machine) *kevlard.Failure {
 // one ran that was taken over is not known here, but that it began when its owner knew of
 // the node.
 func (m *Machine) taints(t audit.Tally, s *session.Machine) bool {
-	foreign := s.Reused() > 0 || s.Before() != protocol.Life{}
-	return s.RanAt(t.Node) || foreign && s.Model() == t.Key.Model && !strings.HasSuffix(s.Salt(), m.trust.Suffix())
+	foreign := s.Found() || s.Before() != protocol.Life{}
+	return s.RanAt(t.Node) || foreign && s.Model() == t.Key.Model && !m.knowing(s)
+}
+
+// knowing reports whether what a session finds is of who knew of all losses of trust.
+func (m *Machine) knowing(s *session.Machine) bool {
+	return strings.HasSuffix(s.Salt(), m.trust.Suffix())
+}
+
+// resalt has sessions that go on find nothing any more that was computed before.
+func (m *Machine) resalt(now kevlard.Instant, out []Effect) []Effect {
+	for _, id := range m.sortedSessions() {
+		if s := m.sessions[id]; s != nil && !m.knowing(s) {
+			out = m.withSession(now, id, out, func(s *session.Machine, e []session.Effect) []session.Effect {
+				return s.Resalt(now, m.salted(s.Salt()), e)
+			})
+		}
+	}
+	return out
 }
 
 func disputed(t audit.Tally) *kevlard.Failure {

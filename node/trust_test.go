@@ -113,6 +113,31 @@ func TestFoundKVIsTainted(t *testing.T) {
 	}
 }
 
+// TestFoundWhilePreparing: a session whose stages are being asked what they hold, under the
+// old salt, does not begin with it. It asks again under the new one.
+func TestFoundWhilePreparing(t *testing.T) {
+	r := newRig(t, nil, "n1:0-1", "n9:1-2")
+	r.submit("s", 1, 2, 3, 4)
+	to, old := prepares(r.out, "s")
+	r.joins("n2:0-1")
+	r.dispute("n1", "n2")
+	if f := failure(t, r.out, "s"); f != nil {
+		t.Fatalf("it ends with %v", f)
+	}
+	all := r.out
+	for i, n := range to {
+		r.say(n, protocol.Prepared{Session: "s", Fence: old.Fence, Lo: i, Have: 2})
+		all = append(all, r.out...)
+	}
+	all = append(all, r.sleep(time.Second, "n1", "n2", "n9")...)
+	if f := effectsOf[SendFrame](all); len(f) != 0 {
+		t.Errorf("it begins with what was found: %+v", f)
+	}
+	if _, p := prepares(all, "s"); p.Salt == old.Salt || p.Fence.Compare(old.Fence) <= 0 {
+		t.Errorf("it asks again with %v, salt %q", p.Fence, p.Salt)
+	}
+}
+
 // TestPausedSessionsAreTainted: a session that ran at the liar can't be gone on with.
 func TestPausedSessionsAreTainted(t *testing.T) {
 	r := newRig(t, nil, "n1:0-1", "n9:1-2")

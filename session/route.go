@@ -278,6 +278,7 @@ func (m *Machine) Prepared(now kevlard.Instant, from kevlard.NodeID, p protocol.
 	m.prepared, m.patience = now, m.giveUp.Sub(now)
 	m.start, m.sent, m.acked, m.lastAck = start, start, start, now
 	m.state, m.refusal, m.refusals = Prefill, protocol.Prepared{}, 0
+	m.found = m.found || start > 0
 	m.watch(now)
 	if !m.begun {
 		m.begun, m.reused = true, min(start, len(m.req.Prompt))

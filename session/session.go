@@ -150,6 +150,7 @@ type Machine struct {
 	started     bool        // the first item of this term was sent
 	begun       bool        // some route was started, and what it found is known
 	reused      int         // of the prompt: what was found then
+	found       bool        // some term began with KV that was found
 	deadline    kevlard.Instant
 	askedAt     kevlard.Instant   // while Preparing: when a stage was asked, or said that it waits
 	giveUp      kevlard.Instant   // while Routing and Preparing: when to fail
@@ -232,6 +233,21 @@ func (m *Machine) Generated() int { return len(m.tokens) - len(m.req.Prompt) }
 
 // Reused returns how many leading positions of the prompt were found instead of computed.
 func (m *Machine) Reused() int { return m.reused }
+
+// Found reports whether the session ever went on from KV that was found where a route began:
+// its own copies, or what others have left under the same names. Nobody can tell which.
+func (m *Machine) Found() bool { return m.found }
+
+// Resalt keeps what is computed from the next route on apart from all that was computed
+// before, the session's own too. A route that is being prepared is left: what its stages say
+// that they hold is of before.
+func (m *Machine) Resalt(now kevlard.Instant, salt string, out []Effect) []Effect {
+	m.req.Salt = salt
+	if m.state != Preparing {
+		return out
+	}
+	return m.reroute(now, "distrust", "", 0, out)
+}
 
 // Failovers lists the failovers that ended.
 func (m *Machine) Failovers() []kevlard.Failover { return m.failovers }

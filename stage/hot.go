@@ -31,6 +31,9 @@ func (m *Machine) Warm(now kevlard.Instant, id kevlard.SessionID, out []Effect) 
 		w = &slot{id: id, cells: cells}
 		m.warm[id] = w
 	}
+	if w.salt != c.Salt {
+		w.held, w.tokens, w.salt = 0, nil, c.Salt
+	}
 	w.held = commonPrefix(w.tokens[:w.held], c.Tokens)
 	w.tokens = w.tokens[:w.held:w.held]
 	pinned := m.cfg.Copies.Pin(m.cfg.Key, m.class, c.Salt, id, c.Tokens, w.held)

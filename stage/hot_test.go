@@ -45,6 +45,22 @@ func TestHotCopyOfOtherTokensIsCut(t *testing.T) {
 	}
 }
 
+func TestHotCopyOfAnotherSaltIsCut(t *testing.T) {
+	b := warmed(t)
+	p := b.ask("s", 2, 14)
+	p.Salt = "other"
+	b.prepare(p)
+	if a, _ := replies[protocol.Prepared](b); len(a) != 1 || a[0].Have != 0 {
+		t.Errorf("answers %+v, want nothing held", a)
+	}
+	b = warmed(t)
+	b.keep("s", "other", tokens(12), 12)
+	b.out = b.m.Warm(b.now, "s", nil)
+	if loads := only[Load](b); len(loads) != 1 || loads[0].Pos != 0 {
+		t.Errorf("effects %+v, want all of it loaded again", b.out)
+	}
+}
+
 func TestPrepareWaitsForTheHotLoad(t *testing.T) {
 	b := newBench(t, false, Limits{})
 	b.keep("s", "x", tokens(12), 12)

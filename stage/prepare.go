@@ -86,6 +86,9 @@ func (m *Machine) Prepare(now kevlard.Instant, from kevlard.NodeID, p protocol.P
 	s.fence, s.owner, s.ownerBoot, s.next = p.Fence, from, p.OwnerBoot, p.Next
 	s.sampling, s.solo, s.recovery, s.credit = p.Sampling, p.Solo, p.Recovery, p.Credit
 	s.started, s.decoding, s.lease = false, false, now.Add(m.cfg.Timing.Lease)
+	if s.salt != p.Salt { // what is kept of the session from now on must not be what was found under another
+		s.held, s.tokens = 0, nil
+	}
 	s.positions, s.salt, s.known = p.Positions, p.Salt, p.Tokens
 	// KV is held under its tokens, never by position alone.
 	s.held = commonPrefix(s.tokens[:s.held], p.Tokens)

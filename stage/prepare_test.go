@@ -90,6 +90,20 @@ func TestHaveFollowsTokens(t *testing.T) {
 	}
 }
 
+// TestAnotherSaltHoldsNothing: what is kept of a session must not be what it computed, or
+// found, under another salt.
+func TestAnotherSaltHoldsNothing(t *testing.T) {
+	b := newBench(t, true, Limits{})
+	b.mustPrepare("s", 1, 10)
+	b.send(item("s", 1, 0, 10, true, true))
+	b.finish(b.running())
+	p := b.ask("s", 2, 10)
+	p.Salt = "other"
+	if a, _ := b.prepare(p); a.Have != 0 || a.Refusal != "" {
+		t.Errorf("answer %+v, want nothing held", a)
+	}
+}
+
 // TestGrowingLosesWhatWasHeld checks that a larger extent starts empty.
 func TestGrowingLosesWhatWasHeld(t *testing.T) {
 	b := newBench(t, true, Limits{})

@@ -35,7 +35,7 @@ func (h *host) startEngine(e node.StartEngine) {
 	if old := h.engines[e.Stage]; old != nil && !old.gone {
 		w.judge.fail("%s starts engine %d of %v while engine %d lives", h.id, e.Run, e.Stage.Layers, old.run)
 	}
-	toy, err := toymodel.NewStage(w.toy(), e.Stage.Layers, h.cells)
+	toy, err := toymodel.NewStage(h.weights(), e.Stage.Layers, h.cells)
 	if err != nil {
 		w.judge.fail("%v", err)
 		return

@@ -55,6 +55,8 @@ type Stats struct {
 
 	Audits uint64 // that agreed, of the hosts' last lives
 
+	Wrong, Found, Banned int // with a liar: tokens that were wrong; lives of hosts that found it, and that believed an honest one no more
+
 	Crowd, Computed int           // sessions that came at once; of these those that computed what all begin with
 	CrowdTime       time.Duration // until the last of them had ended
 }
@@ -133,9 +135,7 @@ func (j *judge) after(h *host, ev node.Event, effects []node.Effect, s stale) {
 		case node.Finish:
 			j.finish(h, e)
 		case node.Report:
-			if e.Type == "audit-differs" || e.Type == "distrusted" {
-				j.fail("%s says of %s: %s", h.id, e.Node, e.Detail)
-			}
+			j.accused(h, e)
 		case node.Send:
 			switch m := e.Message.(type) {
 			case protocol.Prepare:
@@ -185,9 +185,9 @@ func (j *judge) token(h *host, e node.Emit) {
 	case c.poison:
 		j.fail("%s: a token of a prompt that no engine survives", e.Session)
 	case c.comes() >= len(c.want) || c.want[c.comes()].Token != e.Token:
-		j.fail("%s: token %d is %d, want it as in the fault-free run %v", e.Session, e.Index, e.Token, c.want[min(c.comes(), len(c.want)):min(c.comes()+1, len(c.want))])
+		j.wrong(h, c, "%s: token %d is %d, want it as in the fault-free run %v", e.Session, e.Index, e.Token, c.want[min(c.comes(), len(c.want)):min(c.comes()+1, len(c.want))])
 	case !reflect.DeepEqual(c.want[c.comes()].Logprobs, e.Logprobs):
-		j.fail("%s: token %d has logprobs %+v, want those of the fault-free run %+v", e.Session, e.Index, e.Logprobs, c.want[c.comes()].Logprobs)
+		j.wrong(h, c, "%s: token %d has logprobs %+v, want those of the fault-free run %+v", e.Session, e.Index, e.Logprobs, c.want[c.comes()].Logprobs)
 	}
 	if c != nil {
 		c.took()
@@ -196,8 +196,12 @@ func (j *judge) token(h *host, e node.Emit) {
 }
 
 // honest are the codes with which a session may fail.
-func honest() []string {
-	return []string{"no_route", "poisoned", "capacity", "overloaded", "draining", "session_busy", "session_no_quorum"}
+func (j *judge) honest() []string {
+	codes := []string{"no_route", "poisoned", "capacity", "overloaded", "draining", "session_busy", "session_no_quorum"}
+	if j.w.sc.Liar != 0 {
+		codes = append(codes, "disputed")
+	}
+	return codes
 }
 
 // reused notes how much of a prompt was found.
@@ -224,7 +228,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 	if c != nil && c.old[connection{h.index, h.life}] && (c.between || c.done || c.owner != h || c.life != h.life) {
 		return // to a connection that is no more
 	}
-	if c != nil && c.roams && c.owner == h && e.Reason == "error" && (c.back || e.Err.Code == "session_busy") { // not yet, or not any more, here
+	if c != nil && c.roams && c.owner == h && e.Reason == "error" && e.Err.Code != "disputed" && (c.back || e.Err.Code == "session_busy") { // not yet, or not any more, here
 		j.w.leave(c)
 		return
 	}
@@ -251,7 +255,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 	switch e.Reason {
 	case "stop", "length":
 		if c.comes() != len(c.want) || e.Reason != c.reason || !c.roams && h != c.owner && c.replayed != c.got {
-			j.fail("%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.comes(), c.reason, len(c.want))
+			j.wrong(h, c, "%s: %s after %d tokens, want %s after %d", c.id, e.Reason, c.comes(), c.reason, len(c.want))
 		}
 		j.stats.Finished++
 		j.crowd(c)
@@ -275,7 +279,7 @@ func (j *judge) finish(h *host, e node.Finish) {
 
 func (j *judge) failed(c *client, err *kevlard.Failure) {
 	switch {
-	case err == nil || !slices.Contains(honest(), err.Code) || err.Status < 400 || err.Message == "":
+	case err == nil || !slices.Contains(j.honest(), err.Code) || err.Status < 400 || err.Message == "":
 		j.fail("%s: an error that says nothing: %+v", c.id, err)
 		return
 	case c.must && err.Code == "no_route" && j.spareKilled > c.submitted: // a stage had no holder for a while

@@ -89,6 +89,8 @@ type Scenario struct {
 
 	// Audit makes hosts audit what others compute, which is all the same here.
 	Audit bool
+	// Liar is the number of the host that computes with other weights, from 1 on; 0: none does.
+	Liar int
 
 	// Crowd is how many sessions come at once, when all engines are ready, whose prompts
 	// begin with the same Opening tokens. They come before Sessions.

@@ -21,6 +21,7 @@ var (
 	plan  = flag.Bool("planned", false, "play -seed as one of hosts that follow the plan")
 	turns = flag.Bool("replaced", false, "play -seed as one of hosts that die in turn and are replaced")
 	check = flag.Bool("audited", false, "play -seed with audits")
+	liar  = flag.Bool("liar", false, "play -seed as one with a host that lies")
 	storm = flag.Bool("storm", false, "play -seed as a storm")
 	show  = flag.Bool("show", false, "print the trace of -seed")
 	most  = flag.Int("failures", 50, "how many failing seeds are listed before a run ends")
@@ -47,6 +48,9 @@ func TestSeeds(t *testing.T) {
 			sc = sim.Widows(*seed)
 		}
 		sc.Audit = *check
+		if *liar {
+			sc = sim.Liars(*seed)
+		}
 		t.Logf("%+v", sc)
 		r := sim.Run(sc, o)
 		t.Log(r)
@@ -103,6 +107,19 @@ func TestAudited(t *testing.T) {
 	t.Logf("%+v", total)
 	if total.Audits == 0 {
 		t.Error("nobody was audited")
+	}
+}
+
+// TestLiars plays seeds in which one host computes with other weights than it says: who knows
+// of it shows nothing wrong any more, whatever else fails.
+func TestLiars(t *testing.T) {
+	if *seed != 0 {
+		t.Skip("-seed plays one seed of TestSeeds")
+	}
+	total := play(t, " -liar", *first, max(40, *seeds/20), sim.Liars)
+	t.Logf("%+v", total)
+	if total.Found == 0 || total.Wrong == 0 || total.Finished < total.Sessions/2 {
+		t.Error("nothing was shown")
 	}
 }
 
@@ -188,6 +205,9 @@ func add(to *sim.Stats, s sim.Stats) {
 	to.Loaded += s.Loaded
 	to.Rotten += s.Rotten
 	to.Audits += s.Audits
+	to.Wrong += s.Wrong
+	to.Found += s.Found
+	to.Banned += s.Banned
 	to.Again += s.Again
 	to.Refused += s.Refused
 	to.WorstGap = max(to.WorstGap, s.WorstGap)

@@ -92,11 +92,11 @@ func TestLiarIsFound(t *testing.T) {
 		}
 		return true
 	})
+	all.Wait() // they have all the room there is
 	for i := range 6 {
 		late := newJob(len(jobs)+i, 40)
 		exact(t, late, generate(t.Context(), gateway, late, nil))
 	}
-	all.Wait()
 	failed := 0
 	for i := range results {
 		if f := results[i].end.Err; f != nil && f.Code == "disputed" {

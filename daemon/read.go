@@ -96,7 +96,7 @@ func distrusted(s *snapshot) (out []report.Problem) {
 	for _, t := range s.node.Distrusted {
 		out = append(out, report.Problem{
 			What: fmt.Sprintf("node %s computes layers %v of model %s (%s) otherwise than %s, which say they hold the same weights: nothing is routed to it", t.Node, t.Key.Layers, modelName(s.view, t.Key.Model), t.Key.Model, names(t.Against)),
-			Fix:  fmt.Sprintf("check the weights there (`kevlard model verify FILE`), its memory and devices, and who runs it; it is used again when another holder agrees with it, or after `kevlard force-leave %s`", t.Node),
+			Fix:  fmt.Sprintf("check the weights there (`kevlard model verify FILE`), its memory and devices, and who runs it, and restart it: it is used again when another holder of its layers agrees with it; or stop it, and `kevlard force-leave %s` forgets what was found", t.Node),
 		})
 	}
 	return out

@@ -23,8 +23,9 @@ import (
 // waited for, at most grace: a dispute makes them audit both at once. A stage that is not
 // ready is judged when it is.
 //
-// What was once outvoted stays so until something new is said of the node: that holders who
-// confirmed it are away, started anew as each is at times, is nothing new.
+// What was outvoted for as long stays so until something new is said of the node: that holders
+// who confirmed it are away, started anew as each is at times, is nothing new. Before that
+// they may have confirmed it by an audit of before, and not have looked again.
 //
 // What was once not believed stays so until another holder agrees with it and those who
 // stand for it are more, or the ring has forgotten its name: an auditor that is gone, or has
@@ -42,8 +43,14 @@ type Trust struct {
 
 // outvoted is who disputed a life of a node when more stood for it.
 type outvoted struct {
-	boot kevlard.BootID
-	by   []life
+	boot  kevlard.BootID
+	by    []life
+	since kevlard.Instant
+}
+
+// has reports whether all who dispute a node did so before, of the same life.
+func (o outvoted) has(p outvoted) bool {
+	return o.boot == p.boot && !slices.ContainsFunc(p.by, func(l life) bool { return !slices.Contains(o.by, l) })
 }
 
 type life struct {
@@ -77,6 +84,10 @@ func (t *Trust) Deadline() kevlard.Instant {
 // still be in its sockets.
 func (t *Trust) Forgive(now kevlard.Instant, late time.Duration) {
 	t.until = 0
+	for c, o := range t.outvoted {
+		o.since = min(o.since.Add(late), now)
+		t.outvoted[c] = o
+	}
 	for c, since := range t.open {
 		since = min(since.Add(late), now)
 		t.open[c] = since
@@ -101,11 +112,14 @@ func (t *Trust) See(now kevlard.Instant, v topology.View) (lost, regained []Tall
 		if _, is := t.bad[c]; is || !known || len(x.Against) == 0 {
 			continue
 		}
-		if o := (outvoted{about.Boot, lives(v, x.Against)}); len(x.Against) <= len(x.For) {
+		o := outvoted{about.Boot, lives(v, x.Against), now}
+		was, is := t.outvoted[c]
+		is = is && was.has(o)
+		if is {
+			o = was
+		}
+		if len(x.Against) <= len(x.For) || is && now >= was.since.Add(grace) {
 			still[c] = o
-			continue
-		} else if was, is := t.outvoted[c]; is && was.boot == o.boot && !slices.ContainsFunc(o.by, func(l life) bool { return !slices.Contains(was.by, l) }) {
-			still[c] = was
 			continue
 		}
 		judged := readyFor(about, c.key)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -168,6 +169,7 @@ func in(v topology.View, of kevlard.NodeID, s topology.StageState) topology.View
 // both have found still disputes the other. Nobody has said anything new of that one.
 func TestAWordThatWasOutvotedStaysSo(t *testing.T) {
 	all := []string{"a+b-c", "b+a-c", "c-a-b"}
+	later := kevlard.Instant(1).Add(grace)
 	for name, v := range map[string]topology.View{
 		"b loads":       in(ringOf("a-c", "b", "c-a-b"), "b", topology.Loading),
 		"b has nothing": ringOf("a-c", "c-a-b"),
@@ -179,19 +181,30 @@ func TestAWordThatWasOutvotedStaysSo(t *testing.T) {
 	} {
 		var trust Trust
 		trust.settle(ringOf(all...))
-		if lost, _ := trust.settle(v); len(lost) != 0 || !trust.Distrusts("c") {
-			t.Errorf("%s: %v is not believed", name, lost)
+		for _, at := range []kevlard.Instant{later, later.Add(grace)} {
+			if lost, _ := trust.See(at, v); len(lost) != 0 || !trust.Distrusts("c") {
+				t.Errorf("%s: %v is not believed", name, lost)
+			}
 		}
 	}
 	see := func(trust *Trust, at kevlard.Instant, v topology.View) string {
 		trust.See(at, v)
 		return distrusted(trust, v)
 	}
+	for name, away := range map[string]time.Duration{"too early": 0, "this node was away": grace} { // b may not have looked again
+		var trust Trust
+		trust.settle(ringOf(all...))
+		at := (later - 1).Add(away)
+		trust.Forgive(at, away)
+		if got := see(&trust, at, ringOf("a-c", "c-a-b")); got != "ac" {
+			t.Errorf("%s: %q are not believed when b is gone", name, got)
+		}
+	}
 	var trust Trust // another life of a may be another one: others say so at once, or do not
 	trust.settle(ringOf(all...))
 	v := ringOf("a-c", "b-c", "c-a-b")
 	v.Nodes[0].Boot = "a.2"
-	if got := see(&trust, 1, v); got != "c" || trust.Deadline() == kevlard.Never {
+	if got := see(&trust, later, v); got != "c" || trust.Deadline() == kevlard.Never {
 		t.Errorf("%q are not believed when a is back, until %v", got, trust.Deadline())
 	}
 	if got := see(&trust, trust.Deadline(), v); got != "ac" {
@@ -199,14 +212,14 @@ func TestAWordThatWasOutvotedStaysSo(t *testing.T) {
 	}
 	trust = Trust{} // what is new counts
 	trust.settle(ringOf("a+b-c", "b+a-c", "c-a-b"))
-	if got := see(&trust, 1, ringOf("a-c", "b-a-c", "c-a-b")); got != "ac" {
+	if got := see(&trust, later, ringOf("a-c", "b-a-c", "c-a-b")); got != "ac" {
 		t.Errorf("%q are not believed when b has changed its mind of a", got)
 	}
 	v = ringOf("a-c", "c-a")
 	v.Nodes[1].Boot = "c.2"
 	trust = Trust{}
 	trust.settle(ringOf(all...))
-	if got := see(&trust, 1, v); got != "ac" {
+	if got := see(&trust, later, v); got != "ac" {
 		t.Errorf("%q are not believed when another life of c disputes a", got)
 	}
 }

@@ -117,8 +117,9 @@ rdma-headers:
 	@[ "$$(scripts/rdma/headers)" = rdma ] || { echo "kevlard: RDMA can't be tested: see above"; exit 1; }
 
 .PHONY: check
-check: tools ## formatting, vet, staticcheck, and a build without cgo
+check: tools ## formatting, vet, staticcheck, a build without cgo, no built file in the tree
 	@out=$$($(GOFUMPT) -l .); if [ -n "$$out" ]; then echo "not gofumpt-clean:"; echo "$$out"; exit 1; fi
+	@big=$$(git ls-files -z | xargs -0 stat -c '%s %n' | awk '$$1 > 262144 && $$2 !~ /\.gguf$$/'); if [ -n "$$big" ]; then echo "larger than 256 KiB, a built program perhaps; git rm it:"; echo "$$big"; exit 1; fi
 	go vet ./...
 	$(STATICCHECK) ./...
 	cd e2e/sdk && go vet ./... && $(STATICCHECK) ./...

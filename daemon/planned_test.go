@@ -77,9 +77,13 @@ func TestMeshFormsAndHeals(t *testing.T) {
 		r.startPlanned(n)
 	}
 	r.full(g, 2)
+	// Who came first held all layers, and could go on with them for the dead.
+	r.until("each host holds one stage", func() bool {
+		return !slices.ContainsFunc(r.all(), func(m *member) bool { return m.cfg.Auto && len(m.Status().Stages) != 1 })
+	})
 	var victim *member
 	for _, m := range r.all() {
-		if m.cfg.Auto && len(m.Status().Engines) > 0 {
+		if m.cfg.Auto {
 			victim = m
 		}
 	}

@@ -33,13 +33,7 @@ func TestSlurm(t *testing.T) {
 	model := fairyFile(t)
 	socket, _ := startAgent(t, "--models-dirs", filepath.Dir(model), "--models-assign", "fairy:0-8")
 	dir := t.TempDir()
-	script := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	script := func(name, text string) string { return shellScript(t, filepath.Join(dir, name), text) }
 	control := socket
 	kevlard := script("kevlard", asProgram+`=1 exec "`+os.Args[0]+`" "$@"`)
 	scontrol := script("scontrol", `[ "$1" = update ] || exec /bin/cat "`+dir+`/node"
@@ -166,6 +160,15 @@ exec /bin/cat "`+jobs+`"`)
 	}
 }
 
+// shellScript writes an executable script and returns its path.
+func shellScript(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // TestSlurmAsksAgain: one second in which the daemon does not answer drains no node of Slurm.
 func TestSlurmAsksAgain(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -184,13 +187,7 @@ func TestSlurmAsksAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			script := func(name, text string) string {
-				path := filepath.Join(dir, name)
-				if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				return path
-			}
+			script := func(name, text string) string { return shellScript(t, filepath.Join(dir, name), text) }
 			asked := filepath.Join(dir, "asked")
 			kevlard := script("kevlard", fmt.Sprintf(`echo "$*" >>%[1]s
 if [ $(/usr/bin/wc -l <%[1]s) -le %d ]; then echo 'not ready: the daemon did not answer within 900ms'; exit 1; fi

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"strings"
 
 	"github.com/kevlard/kevlard"
 	"github.com/kevlard/kevlard/node/audit"
@@ -85,9 +84,11 @@ func (m *Machine) taints(t audit.Tally, s *session.Machine) bool {
 	return s.RanAt(t.Node) || foreign && s.Model() == t.Key.Model && !m.knowing(s)
 }
 
-// knowing reports whether what a session finds is of who knew of all losses of trust.
+// knowing reports whether what a session finds is of who knew of the losses of trust that
+// this node has seen, and of no others: who has taken it over may not know of all, uses whom
+// its last owner did not, and must not file that beside what was computed without.
 func (m *Machine) knowing(s *session.Machine) bool {
-	return strings.HasSuffix(s.Salt(), m.trust.Suffix())
+	return audit.Suffix(s.Salt()) == m.trust.Suffix()
 }
 
 // resalt has sessions that go on find nothing any more that was computed before.
@@ -121,11 +122,11 @@ func (m *Machine) explain(f *kevlard.Failure) *kevlard.Failure {
 	return &told
 }
 
-// salted makes the salt of a new session one that finds nothing computed before trust was
-// last lost.
+// salted makes the salt of a session one that finds nothing computed before trust was last
+// lost, nor what was filed by who knows more.
 func (m *Machine) salted(salt string) string {
 	suffix := m.trust.Suffix()
-	if len(salt)+len(suffix) > protocol.MaxSalt {
+	if audit.Suffix(salt) != "" || len(salt)+len(suffix) > protocol.MaxSalt {
 		h := sha256.Sum256([]byte(salt))
 		salt = hex.EncodeToString(h[:])
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/kevlard/kevlard"
+	"github.com/kevlard/kevlard/node/audit"
 	"github.com/kevlard/kevlard/protocol"
 	"github.com/kevlard/kevlard/topology"
 )
@@ -210,6 +211,20 @@ func TestTakenOverIsTainted(t *testing.T) {
 				t.Errorf("it says %q, want %q: %+v", code, c.says, r.out)
 			}
 		})
+	}
+}
+
+// TestTakenOverByWhoKnowsLess: an owner that was started anew knows nothing of a liar any more,
+// and may use it. What it computes for a session whose last owner knew is filed under a name
+// of its own.
+func TestTakenOverByWhoKnowsLess(t *testing.T) {
+	r := newRig(t, nil, "n1:0-2", "n2", "n3")
+	const salt = "tenant~0123456789abcdef"
+	r.takesOver(protocol.Record{Prompt: []kevlard.Token{1, 2}, MaxTokens: 5, Salt: salt, Tokens: []kevlard.Token{7}})
+	r.step(Resume{Session: "s"})
+	to, asked := prepares(r.out, "s")
+	if len(to) == 0 || asked.Salt == salt || asked.Salt == "tenant" || audit.Suffix(asked.Salt) != "" {
+		t.Errorf("prepared at %v under the salt %q", to, asked.Salt)
 	}
 }
 

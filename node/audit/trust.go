@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kevlard/kevlard"
@@ -298,4 +299,14 @@ func (t *Trust) Suffix() string {
 		return ""
 	}
 	return fmt.Sprintf("~%016x", t.sum)
+}
+
+// Suffix returns what of a salt is, or looks like, the suffix of an owner, "" if nothing.
+func Suffix(salt string) string {
+	const digits = 16
+	at := len(salt) - digits - 1
+	if at < 0 || salt[at] != '~' || strings.Trim(salt[at+1:], "0123456789abcdef") != "" {
+		return ""
+	}
+	return salt[at:]
 }

@@ -349,3 +349,14 @@ func TestSuffixIsTheSameEverywhere(t *testing.T) {
 		t.Errorf("%v", x.Bad())
 	}
 }
+
+func TestSuffixOfSalt(t *testing.T) {
+	for salt, want := range map[string]string{
+		"": "", "tenant": "", "~0123456789abcdef": "~0123456789abcdef", "tenant~0123456789abcdef": "~0123456789abcdef",
+		"tenant~0123456789abcdeF": "", "0123456789abcdef": "", "tenant~0123456789abcde": "", "a~0123456789abcdef~fedcba9876543210": "~fedcba9876543210",
+	} {
+		if got := Suffix(salt); got != want {
+			t.Errorf("of %q: %q, want %q", salt, got, want)
+		}
+	}
+}

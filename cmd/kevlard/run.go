@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kevlard/kevlard/cmd/kevlard/config"
 	"github.com/urfave/cli/v2"
 )
 
@@ -147,8 +148,8 @@ func checkLogFlags(c *cli.Context) error {
 		flag, key string
 		allowed   []string
 	}{
-		{"log-level", "log.level", []string{"debug", "info", "warn", "error"}},
-		{"log-format", "log.format", []string{"text", "json"}},
+		{"log-level", "log.level", config.LogLevels()},
+		{"log-format", "log.format", config.LogFormats()},
 	} {
 		if v := c.String(f.flag); c.IsSet(f.flag) && !slices.Contains(f.allowed, v) {
 			return usageError("flag --%s: %s: %q is not allowed: want %s", f.flag, f.key, v, strings.Join(f.allowed, " or "))

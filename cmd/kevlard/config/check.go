@@ -17,6 +17,12 @@ import (
 // metrics and tables.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 
+// LogLevels are the values of log.level.
+func LogLevels() []string { return []string{"debug", "info", "warn", "error"} }
+
+// LogFormats are the values of log.format.
+func LogFormats() []string { return []string{"text", "json"} }
+
 func oneOf(v string, allowed ...string) error {
 	if slices.Contains(allowed, v) {
 		return nil

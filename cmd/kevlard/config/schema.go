@@ -90,8 +90,8 @@ func (c *Config) Fields() []Field {
 		{Key: "engine.backend_dir", dst: &c.Engine.BackendDir, Doc: "directory of the backend library of the GPUs, libggml-cuda.so (see scripts/build-cuda-backend.sh)"},
 		{Key: "control.socket", dst: &c.Control.Socket, Doc: "path of the control socket"},
 		{Key: "control.group", dst: &c.Control.Group, Doc: "group (name or number) whose members may read at the control socket, and change nothing"},
-		{Key: "log.level", Live: LiveValue, dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, "debug", "info", "warn", "error") }, Doc: "debug, info, warn or error"},
-		{Key: "log.format", dst: &c.Log.Format, check: func() error { return oneOf(c.Log.Format, "text", "json") }, Doc: "text or json"},
+		{Key: "log.level", Live: LiveValue, dst: &c.Log.Level, check: func() error { return oneOf(c.Log.Level, LogLevels()...) }, Doc: "debug, info, warn or error"},
+		{Key: "log.format", dst: &c.Log.Format, check: func() error { return oneOf(c.Log.Format, LogFormats()...) }, Doc: "text or json"},
 	}
 }
 

@@ -64,15 +64,6 @@ func (e *ConfigError) Error() string { return e.err.Error() }
 // Unwrap gives errors.Is and errors.As what is inside.
 func (e *ConfigError) Unwrap() error { return e.err }
 
-// NewServer is Open and Attach.
-func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
-	s, err := Open(cfg)
-	if err == nil {
-		s.Attach(gen, metrics)
-	}
-	return s, err
-}
-
 // Open reads the keys and the certificate and listens, so that mistakes and a taken port
 // show before anything else is begun. Clients wait until Run; Attach comes before it. A
 // server that never runs is closed.

@@ -286,3 +286,12 @@ func compact(t *testing.T, text string) string {
 }
 
 var goneFailure = &kevlard.Failure{Code: "no_route", Status: 503, Message: "gone"}
+
+// NewServer is Open and Attach, where nothing comes between them.
+func NewServer(cfg Config, gen Generator, metrics http.Handler) (*Server, error) {
+	s, err := Open(cfg)
+	if err == nil {
+		s.Attach(gen, metrics)
+	}
+	return s, err
+}

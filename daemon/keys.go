@@ -64,9 +64,10 @@ func (s *secrets) do(c keysCall) (keysAnswer, error) {
 	default:
 		err = fmt.Errorf("keys: this build can't %.20q", c.Do)
 	}
+	inFile, ok := s.inFile()
 	if err == nil && !slices.Equal(next.ids(), s.keys.ids()) {
 		if s.dir != "" {
-			configured, ok := s.inFile()
+			configured := inFile
 			if !ok {
 				configured = membership.SecretID(s.configured)
 			}
@@ -81,8 +82,7 @@ func (s *secrets) do(c keysCall) (keysAnswer, error) {
 			s.keys = next
 		}
 	}
-	configured, _ := s.inFile()
-	return keysAnswer{Secrets: s.keys.ids(), Configured: configured}, err
+	return keysAnswer{Secrets: s.keys.ids(), Configured: inFile}, err
 }
 
 // inFile names the secret that the next start would find in secret_file, ok = false where
